@@ -450,6 +450,18 @@ def test_a_run_that_ends_writes_all_batches_before_spark_asks(kept: Kept) -> Non
     assert nothing_is_left(kept)
 
 
+def test_a_partition_that_cannot_be_planned_stops_no_other(kept: Kept) -> None:
+    with closing(Driven(kept)):
+        """Commit where the partitions begin."""
+    kept.bucket.delete(kept.segments[0])
+    kept.write(20, partitions=(0,))
+    with closing(Driven(kept, once=True)) as driven:
+        driven.sink.write_all(GROUP)
+        with pytest.raises(DataLossError, match=f"offsets 0 to 19 of {TOPIC}-0 are"):
+            driven.sink(NO_TASKS, 0)
+    assert kept.offsets() == {(TOPIC, 1): list(range(20))}
+
+
 def test_one_that_is_closed_early_leaves_nothing_unpublished(kept: Kept, driven: Driven) -> None:
     driven.sink.write_all(GROUP)
     driven.sink.close()

@@ -4,6 +4,7 @@ windows (ranges that one task writes).
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,13 +12,15 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.errors import DataLossError
+from tieredstore.errors import DataLossError, TieredStoreError
 from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.selection import PAST_A_LOSS, query_of
 from tieredstore.pipelines.run.starts import Starts, begins_elsewhere, mark
+from tieredstore.pipelines.run.window_writing import UNREADABLE
 from tieredstore.pipelines.run.windows import Policy, Waiting, is_of, position_of
+from tieredstore.process.log_once import LogOnce
 from tieredstore.reading.losses import Losses, losses_between
 from tieredstore.reading.plan import plan_windows
 from tieredstore.reading.snapshots import LogSnapshots
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.plan import WindowSplit
     from tieredstore.remote.source import SegmentSource
+
+_logger: Final = logging.getLogger(__name__)
 
 _SHORTEST_LOOK_S: Final = 1.0
 _LONGEST_LOOK_S: Final = 30.0
@@ -85,6 +90,7 @@ class Planner:
         self._starts, self._clock, self._wall_clock = Starts(pipeline), clock, wall_clock
         self.policy: Policy = policy_of(own.limits)
         self._waiting, self._measured = Waiting(), Waiting()
+        self._log = LogOnce(_logger)
         self._logs = LogSnapshots(lambda: source, self.query, fresh_s=look_s(own.limits), clock=clock)
 
     def close(self) -> None:
@@ -148,8 +154,7 @@ class Planner:
             except DataLossError as error:
                 failures[where] = error
         readable = [window for window in windows if window.where not in failures]
-        if failures and not readable:
-            raise next(iter(failures.values()))
+        self._tell(failures, readable)
         return readable
 
     def _select_windows(
@@ -203,8 +208,26 @@ class Planner:
         return Lag(offsets, longest_s, due_in_s)
 
     def tasks(self, snapshot: LogSnapshot, windows: Sequence[BatchWindow]) -> list[WindowTask]:
-        """Return a task for each offset window. Raise DataLossError if one of the windows is no longer readable."""
-        return [WindowTask(window, self._splits(snapshot, window)) for window in windows]
+        """Return a task for each offset window. Leave out a partition's windows from the first unreadable one on. If no
+        window is left, raise the error.
+        """
+        tasks: list[WindowTask] = []
+        failures: dict[TopicPartition, TieredStoreError] = {}
+        for window in windows:
+            try:
+                if window.where not in failures:
+                    tasks.append(WindowTask(window, self._splits(snapshot, window)))
+            except UNREADABLE as error:
+                failures[window.where] = error
+        self._tell(failures, tasks)
+        return tasks
+
+    def _tell(self, failures: Mapping[TopicPartition, TieredStoreError], rest: Sequence[object]) -> None:
+        """If nothing else is left to write, raise the error. Otherwise, only log it: a later call raises it."""
+        for error in failures.values():
+            if not rest:
+                raise error
+            self._log.warn(str(error))
 
     def _splits(self, snapshot: LogSnapshot, window: BatchWindow) -> tuple[WindowSplit, ...]:
         log_of(snapshot, window)

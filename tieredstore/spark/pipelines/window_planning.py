@@ -53,12 +53,12 @@ class Planning:
         source is unavailable.
         """
         try:
-            windows = self._find_due(start)
+            end, tasks = self._find_due(start)
         except TieredStoreError as error:
             self._outage.note_failure(error)
             return start
         self._outage.note_success()
-        return self._offset(windows) if windows else start
+        return end if tasks else start
 
     def tasks(self, end: Json) -> list[WindowTask]:
         """Return the tasks of the batch that ends at ``end``."""
@@ -70,12 +70,13 @@ class Planning:
         windows = find_unwritten([BatchWindow(*one) for one in end["windows"]], self._read_log())
         return self._planner.tasks(self._planner.snapshot(), windows)
 
-    def _find_due(self, start: Json) -> list[BatchWindow]:
+    def _find_due(self, start: Json) -> tuple[Json, list[WindowTask]]:
         positions = self._positions_at(start)
         snapshot = self._planner.snapshot()
         windows = self._planner.find_due(snapshot, positions, is_last=False)
-        self._last = self._offset(windows), self._planner.tasks(snapshot, windows)
-        return windows
+        tasks = self._planner.tasks(snapshot, windows)
+        self._last = self._offset([task.window for task in tasks]), tasks
+        return self._last
 
     def _positions_at(self, start: Json) -> dict[TopicPartition, Progress]:
         """Return the progress at the Spark offset ``start``. Spark passes an offset here only when all offset
