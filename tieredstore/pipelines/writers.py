@@ -255,20 +255,12 @@ class _JsonFile(FileWriter):
 
 
 def _plain(row: dict[str, Any]) -> dict[str, object]:
-    """Return a row with the columns of ENVELOPE as JSON values. Null fields are left out, as in Spark."""
-    row["timestamp"] = row["timestamp"].isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    for name in ("key", "value"):
-        if row[name] is not None:
-            row[name] = base64.b64encode(row[name]).decode()
+    """Return a row with the columns of ENVELOPE as JSON values. Null fields are left out, as in Spark, but not the null
+    value of a header."""
+    fields = {name: _plain_columns(content) for name, content in row.items() if content is not None}
     if row["headers"] is not None:
-        row["headers"] = [
-            {
-                "key": header["key"],
-                "value": None if header["value"] is None else base64.b64encode(header["value"]).decode(),
-            }
-            for header in row["headers"]
-        ]
-    return {name: content for name, content in row.items() if content is not None}
+        fields["headers"] = [{name: _plain_columns(part) for name, part in one.items()} for one in row["headers"]]
+    return fields
 
 
 def _plain_columns(content: object) -> object:
