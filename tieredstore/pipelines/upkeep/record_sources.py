@@ -64,8 +64,8 @@ class Selected:
     def within(self, window: BatchWindow, offset_at: Callable[[AtTime], int], lost: str) -> BatchWindow:
         """Return the selected offsets of a partition. ``window`` has all its offsets that still exist.
 
-        Raise DataLossError if the selection starts before ``window``. ``lost`` completes the error's text (see
-        ``make_loss``).
+        Raise DataLossError if the selection starts before ``window``. ``lost`` completes the error's sentence "offsets
+        0 to 9 of orders-1 are ...".
         """
 
         def offset_of(place: int | AtTime | None, default: int) -> int:
@@ -74,7 +74,7 @@ class Selected:
             return default if place is None else place
 
         if isinstance(self.start, int) and 0 < self.start < window.start:
-            raise make_loss(replace(window, start=self.start, stop=window.start), lost)
+            raise DataLossError(f"{replace(window, start=self.start, stop=window.start)} are {lost}")
         start = min(max(offset_of(self.start, window.start), window.start), window.stop)
         return replace(window, start=start, stop=max(start, min(offset_of(self.stop, window.stop), window.stop)))
 
@@ -126,11 +126,6 @@ class LogSource:
         """Close the connections to the broker. The caller closes the bucket."""
         self._planner.close()
         self._reader.close()
-
-
-def make_loss(window: BatchWindow, where: str) -> DataLossError:
-    """Return the error for lost offsets. ``where`` completes the sentence "offsets 0 to 9 of orders-1 are ..."."""
-    return DataLossError(f"{window} are {where}")
 
 
 _BATCH_WINDOWS: Final = 64
@@ -321,7 +316,7 @@ class KeptFiles:
                 reached = run.stop
                 yield run
         if reached < window.stop:
-            raise make_loss(replace(window, start=reached), self._here)
+            raise DataLossError(f"{replace(window, start=reached)} are {self._here}")
 
     def _find_committed(self) -> dict[int, list[_FileRun]]:
         """Return runs (ranges of offsets and their files) from the commit log. Include quarantine files, because they
