@@ -1,4 +1,4 @@
-"""Imports a user's own class that a setting names."""
+"""Imports a user's own class or function that a setting names."""
 
 from __future__ import annotations
 
@@ -7,17 +7,23 @@ import importlib
 from tieredstore.errors import ConfigError
 
 
-def import_class(setting: str, name: str, base: type, otherwise: str) -> type:
-    """Return the subclass of ``base`` named ``package.module.Class``, the value of ``setting``.
+def import_named(setting: str, name: str, otherwise: str) -> object:
+    """Return the object named ``package.module.name`` or ``package.module:name``, the value of ``setting``.
 
-    Raise ConfigError if the name cannot be imported, or is not a subclass of ``base``. After a failed import, the
-    message includes ``otherwise``, the values that the setting accepts.
+    Raise ConfigError if the name cannot be imported. The message includes ``otherwise``, the values that the setting
+    accepts.
     """
-    module_name, _, class_name = name.rpartition(".")
+    module_name, _, own_name = name.replace(":", ".").rpartition(".")
     try:
-        own_class: object = getattr(importlib.import_module(module_name), class_name)
+        return getattr(importlib.import_module(module_name), own_name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{setting} is {name!r:.120}, {otherwise}: {error}") from error
+
+
+def import_class(setting: str, name: str, base: type, otherwise: str) -> type:
+    """Return the subclass of ``base`` with this name. Raise ConfigError as :func:`import_named` does, and for an object
+    that is not a subclass of ``base``."""
+    own_class = import_named(setting, name, otherwise)
     if not isinstance(own_class, type) or not issubclass(own_class, base):
         raise ConfigError(f"{setting} is {name!r:.120}, which is not a subclass of {base.__name__}")
     return own_class

@@ -115,9 +115,8 @@ class decodes into columns."""
 def format_of(own: PipelineSettings, schemas: Schemas | None = None) -> Format:
     """Return the format that the settings name. Without ``schemas``, the format can name files but not write them."""
     if ":" in own.format:
-        name = own.format.replace(":", ".")
         words = "which is not a Format, named as module:Class"
-        inner: Format = import_class("secor.file.reader.writer.factory", name, Format, words)(own.codec)
+        inner: Format = import_class("secor.file.reader.writer.factory", own.format, Format, words)(own.codec)
     else:
         inner = FORMATS[own.format].make(own)
     if own.columns == "none" or schemas is None:

@@ -257,7 +257,7 @@ def kind_of(own: PipelineSettings) -> ParserKind:
 
 def _own_parser(name: str, options: Mapping[str, str]) -> Parser:
     words = "which is not a Parser, named as module:Class"
-    own_class: type[Parser] = import_class("secor.message.parser.class", name.replace(":", "."), Parser, words)
+    own_class: type[Parser] = import_class("secor.message.parser.class", name, Parser, words)
     return own_class.from_options(options)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import Any, Final, TypeVar, cast
 
 import pyarrow as pa
 
+from tieredstore.config.named_class import import_named
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.pipelines.filing.times import BadMessageError
 
@@ -99,11 +99,7 @@ class Transforming:
             return self._row_by_row(records, function)
 
     def _function(self) -> tuple[Callable[..., Any], bool]:
-        module_name, _, name = self.name.partition(":")
-        try:
-            known: Any = getattr(importlib.import_module(module_name), name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(f"{_SETTING} is {self.name!r:.120}, which cannot be imported: {error}") from error
+        known: Any = import_named(_SETTING, self.name, "which cannot be imported")
         if isinstance(known, type) and issubclass(known, Transformer | MessageTransformer):
             return known().transform, issubclass(known, Transformer)
         if isinstance(known, type) or not callable(known):

@@ -5,7 +5,6 @@ then holds key, offset and other metadata of each record.
 from __future__ import annotations
 
 import functools
-import importlib
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from typing import Any, BinaryIO, ClassVar, Final, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tieredstore.config.named_class import import_named
 from tieredstore.errors import ConfigError, InvalidValueError, SchemaNotFoundError, quoted
 from tieredstore.pipelines.filing.schemas import Schemas
 from tieredstore.pipelines.writers import (
@@ -327,11 +327,7 @@ NEEDS_SPARK: Final = (
 
 def frame_function(name: str) -> Callable[[Any], Any]:
     """Return the function that ``frame=module:function`` names; raise ConfigError if it does not exist."""
-    module, _, attribute = name.partition(":")
-    try:
-        function: object = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"frame is {name!r:.120}, which cannot be imported as module:function: {error}") from error
+    function = import_named("frame", name, "which cannot be imported as module:function")
     if not callable(function) or isinstance(function, type):
         raise ConfigError(f"frame is {name!r:.120}, which is not a function")
     return cast("Callable[[Any], Any]", function)
