@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -47,6 +48,24 @@ def test_objects_become_structs() -> None:
     assert (listed[4]["n"], listed[4]["l"]) == ({"x": "y"}, [1.0, 2.5])
     assert len(FAILS.convert(messages.slice(0, 0), place)) == 0
     assert FAILS.convert(messages.slice(3, 2), place).to_pylist() == listed[3:]
+
+
+def test_dates_are_texts_or_days() -> None:
+    days = pa.list_(pa.struct([("d", pa.date32())]))
+    dated = Json(pa.schema([("d", pa.date32()), ("l", days)]), on_invalid="null")
+    messages = column(
+        b'{"d": "2026-01-31", "l": [{"d": "1970-01-02"}, {}, null]}', b'{"d": 1}', b'{"d": "2026-01-31T10:00:00"}',
+        b'{"d": "no day", "l": []}', None,
+    )  # fmt: skip
+    rows: Any = dated.convert(messages, place)
+    assert rows.type == dated.arrow_type
+    assert [row and (row["d"] and str(row["d"]), row["l"]) for row in rows.to_pylist()] == [
+        ("2026-01-31", [{"d": date(1970, 1, 2)}, {"d": None}, None]),
+        ("1970-01-02", None),
+        (None, None),
+        (None, []),
+        None,
+    ]
 
 
 WRONG = [

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, cast
+from typing import Final, Literal, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -251,12 +251,38 @@ def _without_type(schema: pa.Schema) -> ConfigError:
     return ConfigError("pyarrow cannot read the schema of JSON as a whole: use strings for some of its fields")
 
 
-def _parse(column: pa.Array, schema: pa.Schema | None, unknown: Literal["ignore", "error"] = "ignore") -> pa.Array:
+_Unknown: TypeAlias = Literal["ignore", "error"]
+
+
+def _parse(column: pa.Array, schema: pa.Schema | None, unknown: _Unknown = "ignore") -> pa.Array:
     """Parse the rows as structs. Raise ArrowInvalid if a row is neither null nor a JSON object that matches the schema.
 
     Without a schema, pyarrow infers one. ``unknown`` tells whether a field that the schema lacks is ignored or an
-    error.
+    error. Dates are texts such as ``2026-01-31``, or numbers of days since the epoch.
     """
+    try:
+        return _parse_as(column, schema, unknown)
+    except pa.ArrowInvalid:
+        fields = [] if schema is None else [each.with_type(_with_times_for_dates(each.type)) for each in schema]
+        if schema is None or fields == list(schema):
+            raise
+        times = _parse_as(column, pa.schema(fields), unknown)
+        dates = times.cast(pa.struct(list(schema)))
+        if not dates.cast(times.type).equals(times):
+            raise  # a time of day is no date
+        return dates
+
+
+def _with_times_for_dates(kind: pa.DataType) -> pa.DataType:
+    """Replace each date in a type by a time, because pyarrow reads times from texts, but dates only from numbers."""
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(_with_times_for_dates(each.type)) for each in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_with_times_for_dates(kind.value_type))
+    return pa.timestamp("s") if pa.types.is_date(kind) else kind
+
+
+def _parse_as(column: pa.Array, schema: pa.Schema | None, unknown: _Unknown) -> pa.Array:
     # Wrap each message into an object ``{"v":…}``. An invalid message such as ``{}}{"v":{}`` then makes two objects.
     # The comparison of the number of objects with the number of rows below finds such a message, because every row
     # makes at least one object.
