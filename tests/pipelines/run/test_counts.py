@@ -14,13 +14,10 @@ from tests.support.paths import REPOSITORY
 from tests.support.pipelines.pipeline_runs import TOPIC, pipeline_of
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import AccessDeniedError, ConfigError, DataLossError, StoreUnavailableError
+from tieredstore.errors import AccessDeniedError, StoreUnavailableError
 from tieredstore.pipelines import Parts, Runner
-from tieredstore.pipelines.log.commit_log import Progress
-from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.outage import Outage
 from tieredstore.pipelines.run.progress import Counts, CountsCollector
-from tieredstore.pipelines.run.windows import find_unwritten
 
 YAML: Any = importlib.import_module("yaml")
 """no types"""
@@ -142,18 +139,3 @@ def test_an_outage_is_waited_for_with_longer_and_longer_pauses_and_then_ends_it(
 def test_an_error_that_is_not_retryable_is_raised_at_once() -> None:
     with pytest.raises(AccessDeniedError):
         Outage(100).note_failure(AccessDeniedError("no"))
-
-
-def window(start: int, stop: int, partition: int = 0, topic_id: str = "id") -> BatchWindow:
-    return BatchWindow("orders", topic_id, partition, start, stop)
-
-
-def test_of_windows_that_are_repeated_the_rest_is_written() -> None:
-    written = {("orders", 0): Progress("id", 15, -1, 0, 0)}
-    windows = [window(0, 10), window(10, 20), window(20, 30), window(5, 9, partition=1), window(9, 12, partition=1)]
-    assert find_unwritten(windows, written) == [window(15, 20), *windows[2:]]
-    assert find_unwritten(windows[:1], written) == []
-    with pytest.raises(DataLossError, match="the commit log ends before offset 15"):
-        find_unwritten([window(20, 30)], written)
-    with pytest.raises(ConfigError, match="re-created"):
-        find_unwritten([window(10, 20, topic_id="another")], written)

@@ -14,18 +14,16 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from tests.support.fresh_python import run_fresh
 from tests.support.pipelines.pipeline_runs import listed, verify_output
 from tests.support.simulated_time import SimulatedClock
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
-from tests.support.spark.window_sinks import Driven, Frame, HereSession
+from tests.support.spark.window_sinks import Driven, HereSession
 from tests.support.stores.doubles import FaultyStore, Operation
 from tests.support.waiting import wait_until
 from tieredstore.errors import (
-    AlreadyClosedError,
     ConfigError,
     CorruptDataError,
     DataLossError,
@@ -37,14 +35,17 @@ from tieredstore.errors import (
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.run.finalizing import Finished
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.run.planner import Planner
+from tieredstore.pipelines.run.planner import Planner, WindowTask
 from tieredstore.pipelines.run.window_writing import ReadUpTo, Written
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.stopping import is_without_work
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.spark import start_pipelines
-from tieredstore.spark.pipelines.window_source import FILE, ONCE, WindowReader, WindowSource
-from tieredstore.spark.pipelines.window_tasks import OpenPipeline, WindowTask
+from tieredstore.spark.pipelines.window_source import EVERY_S, WindowSource
+from tieredstore.spark.pipelines.window_tasks import OpenPipeline
+
+ALL = {(TOPIC, 0): list(range(20)), (TOPIC, 1): list(range(20))}
+GROUP = "a query's"
 
 
 @pytest.fixture
@@ -53,19 +54,16 @@ def kept(kept: Kept) -> Kept:
     return kept
 
 
-def test_a_batch_that_comes_twice_is_written_once_and_a_stop_takes_no_more(kept: Kept) -> None:
+def test_records_are_written_once_and_none_after_a_stop(kept: Kept) -> None:
     with closing(Driven(kept, secor__max__file__size__bytes="500")) as driven:
-        batch = driven.batch()
         for _ in range(2):
-            driven.sink(batch, 0)
+            driven.write()
         assert driven.session.jobs == 1
-        assert kept.offsets() == {(TOPIC, 0): list(range(20)), (TOPIC, 1): list(range(20))}
+        assert kept.offsets() == ALL
         kept.write(5)
         assert driven.sink.stop(Deadline.after(60))
-        batch = driven.batch()
-        with pytest.raises(AlreadyClosedError):
-            driven.sink(batch, 1)
-        assert driven.sink.failure is None
+        driven.write()
+        assert kept.offsets() == ALL
         driven.sink.write_remaining(GROUP, Deadline.after(60))
         driven.sink.mark_published(idle_s=3600)
         driven.sink.mark_published(idle_s=0)
@@ -78,7 +76,7 @@ def test_a_batch_that_comes_twice_is_written_once_and_a_stop_takes_no_more(kept:
 def test_too_many_bad_messages_end_it_and_nothing_of_the_batch_appears(kept: Kept) -> None:
     with closing(Driven(kept, secor__message__parser__class="json", secor__consumer__max_bad_messages="3")) as driven:
         with pytest.raises(InvalidValueError, match="40 messages of a batch are bad") as refused:
-            driven.sink(driven.batch(), 0)
+            driven.write()
         assert driven.sink.failure is refused.value
     assert listed(kept.store, ROOT) == []
     assert not list(kept.store.abandoned_writes(ROOT))
@@ -88,7 +86,6 @@ def test_what_a_task_cannot_do_ends_it_and_the_others_leave_nothing(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(Driven(kept)) as driven:
-        batch = driven.batch()
         write = OpenPipeline.write
 
         def full(pipeline: OpenPipeline, task: WindowTask, reached: ReadUpTo) -> Written:
@@ -98,7 +95,7 @@ def test_what_a_task_cannot_do_ends_it_and_the_others_leave_nothing(
 
         monkeypatch.setattr(OpenPipeline, "write", full)
         with pytest.raises(InvalidValueError):
-            driven.sink(batch, 0)
+            driven.write()
     assert listed(kept.store, ROOT) == []
     assert not list(kept.store.abandoned_writes(ROOT))
 
@@ -110,16 +107,15 @@ def test_what_lies_before_a_loss_or_damage_is_written_and_the_error_ends_it(kept
     kept.write(20)
     pipeline = load_pipeline(kept.file())
     with closing(Driven(kept, once=once)) as driven:
-        batch = driven.batch()
         kept.bucket.delete(kept.segments[2])
         identity = str(kept.segments[5].remote_log_segment_id.id)
         (log,) = kept.folder.rglob(f"*{identity}.log")
         log.write_bytes(log.read_bytes()[:-5] + b"other")
         if once:
             driven.sink.write_all(GROUP)
-        with pytest.raises(DataLossError):
-            driven.sink(batch, 0)
-        assert isinstance(driven.sink.failure, DataLossError)
+        with pytest.raises((DataLossError, CorruptDataError)) as told:
+            driven.write()
+        assert driven.sink.failure is told.value
         written = kept.offsets()
         assert written[TOPIC, 0] == list(range(20))
         assert written[TOPIC, 1][:40] == list(range(40))
@@ -127,28 +123,27 @@ def test_what_lies_before_a_loss_or_damage_is_written_and_the_error_ends_it(kept
         assert not list(kept.store.abandoned_writes(ROOT))
         assert list(verify_output(pipeline, kept.store)) == []
     with closing(Driven(kept)) as driven, pytest.raises((DataLossError, CorruptDataError)):
-        driven.sink(driven.batch(), 0)
+        driven.write()
     assert kept.offsets() == written
 
 
 def test_a_driver_that_is_there_by_now_ends_it(kept: Kept) -> None:
     with closing(Driven(kept)) as first, closing(Driven(kept)) as second:
-        batch = first.batch()
         with pytest.raises(FencedError):
-            first.sink(batch, 0)
-        second.sink(batch, 0)
+            first.write()
+        second.write()
         # Even a driver without a batch notices that another driver has taken over.
         with closing(Driven(kept)), pytest.raises(FencedError):
             second.sink.mark_published(idle_s=0)
         assert isinstance(second.sink.failure, FencedError)
-    assert kept.offsets() == {(TOPIC, 0): list(range(20)), (TOPIC, 1): list(range(20))}
+    assert kept.offsets() == ALL
     assert not list(kept.store.abandoned_writes(ROOT))
 
 
 def test_a_driver_that_comes_later_ends_one_that_has_nothing_to_write(kept: Kept) -> None:
     clock = SimulatedClock()
     with closing(Driven(kept, None, lambda: clock.now)) as first:
-        first.sink(first.batch(), 0)
+        first.write()
         first.sink.mark_published(idle_s=0)
         with closing(Driven(kept)):
             # An idle driver checks only once a minute whether it is fenced, to save requests.
@@ -160,28 +155,15 @@ def test_a_driver_that_comes_later_ends_one_that_has_nothing_to_write(kept: Kept
 
 
 @pytest.mark.slow
-def test_a_store_that_is_away_is_waited_for(kept: Kept) -> None:
+def test_a_store_that_is_away_is_tried_again_by_the_next_batch(kept: Kept) -> None:
     once = OnceEach(("list", "/commits/"), ("put", f"{1:020}.json"), ("publish", TOPIC))
     with closing(Driven(kept, store := FaultyStore(kept.store, once, moment="after"))) as driven:
-        driven.sink(driven.batch(), 0)
+        for is_away in (True, True, False):
+            driven.write()
+            assert (driven.sink.waits_for is not None) is is_away
         assert driven.session.jobs == 1
     assert [operation.name for operation in store.failed] == ["list", "put", "publish"]
-    assert kept.offsets() == {(TOPIC, 0): list(range(20)), (TOPIC, 1): list(range(20))}
-
-
-def test_a_stop_is_not_held_up_by_an_outage(kept: Kept) -> None:
-    def stopped(operation: Operation) -> bool:
-        if operation.name == "put" and has_begun:
-            driven.sink.stop(Deadline.after(0))
-            return True
-        return False
-
-    has_begun: list[bool] = []
-    with closing(Driven(kept, FaultyStore(kept.store, stopped))) as driven:
-        batch = driven.batch()
-        has_begun.append(True)
-        with pytest.raises(StoreUnavailableError):
-            driven.sink(batch, 0)
+    assert kept.offsets() == ALL
 
 
 def test_a_stop_has_nothing_to_wait_for_until_output_and_source_have_answered_and_in_an_outage(
@@ -211,14 +193,16 @@ def test_a_stop_has_nothing_to_wait_for_until_output_and_source_have_answered_an
         return snapshot(planner)
 
     monkeypatch.setattr(Planner, "snapshot", planned)
-    with closing(Driven(kept, FaultyStore(kept.store, failing))) as driven:
+    with closing(Driven(kept, FaultyStore(kept.store, failing), once=True)) as driven:
         begun = len(idle)
         assert [idle[0], idle[1]] == [("list", True), ("list", True)]
         assert [is_idle for name, is_idle in idle if name == "source"] == [True, False, False]
         assert {is_idle for name, is_idle in idle if name == "put"} == {False}
-        batch, written = driven.batch(), len(idle)
-        threading.Thread(target=await_pause, args=[threading.current_thread()]).start()
-        driven.sink(batch, 0)
+        written = len(idle)
+        driven.sink.write_all(GROUP)
+        (thread,) = (one for one in threading.enumerate() if one.name == "tieredstore-once")
+        await_pause(thread)
+        driven.write()
     assert is_paused.is_set()
     assert {is_idle for _, is_idle in idle[written:]} == {False}, "the thread had no work only in the pause"
     assert {"put", "publish"} <= {name for name, _ in idle[begun:]}
@@ -227,7 +211,6 @@ def test_a_stop_has_nothing_to_wait_for_until_output_and_source_have_answered_an
 def test_what_is_away_while_nothing_is_written_is_told_until_it_is_back(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planner waits in another process and cannot report the outage, so the driver must notice it itself."""
     broken: list[str] = []
     store = FaultyStore(kept.store, lambda operation: "output" in broken and operation.name == "head")
     snapshot = Planner.snapshot
@@ -244,39 +227,35 @@ def test_what_is_away_while_nothing_is_written_is_told_until_it_is_back(
             clock.sleep(60)
             driven.sink.mark_published(idle_s=0)
             driven.sink.measure()
+            driven.write()
             return driven.sink.waits_for
 
-        driven.sink(driven.batch(), 0)
+        driven.write()
         monkeypatch.setattr(Planner, "snapshot", looked)
         assert look() is None
         assert driven.sink.counts.waiting_seconds == 0
         broken.append("source")
         assert look() == "the source is away"
         assert driven.sink.counts.waiting_seconds > 0
-        broken.append("output")
-        assert look() == "the source is away"
-        broken.remove("source")
-        assert look() not in {None, "the source is away"}
+        broken[:] = ["output"]
+        assert look() is None, "the next batch does not need the output"
+        clock.sleep(60)
+        driven.sink.mark_published(idle_s=0)
+        assert driven.sink.waits_for not in {None, "the source is away"}
         broken.clear()
         assert look() is None
         assert driven.sink.counts.waiting_seconds == 0
+        assert driven.sink.failure is None
 
 
-def test_a_driver_that_looked_before_the_planner_takes_no_written_offset_for_a_loss(
-    kept: Kept, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The planner lists the bucket in another process. The driver's own listing stays valid for 30 s."""
-    with closing(Driven(kept, secor__max__file__age__seconds="3600")) as driven, caplog.at_level("INFO"):
-        kept.write(5)
-        driven.sink(driven.batch(), 0)
-        assert {where: log.end for where, log in driven.runner.begin().logs.items()} == {
-            where: one.next_offset for where, one in driven.sink.driver.log.state.positions.items()
-        }
-        kept.write(5)
-        driven.sink(driven.batch(), 1)
-        driven.runner.measure()
-        assert driven.runner.counts.lag_offsets == 0
-    assert "lost records" not in caplog.text
+def test_a_store_that_is_away_for_too_long_ends_it(kept: Kept) -> None:
+    is_away = threading.Event()
+    store = FaultyStore(kept.store, lambda operation: operation.name == "put" and is_away.is_set())
+    with closing(Driven(kept, store, outage_s=0)) as driven:
+        is_away.set()
+        with pytest.raises(StoreUnavailableError):
+            driven.write()
+        assert isinstance(driven.sink.failure, StoreUnavailableError)
 
 
 @pytest.mark.parametrize(("asked", "calls"), [("true", 1), ("false", 0)])
@@ -292,7 +271,7 @@ def test_directories_are_finalized_now_and_then_if_the_settings_say_so(
     monkeypatch.setattr(Runner, "finalize", finalize)
     clock = SimulatedClock()
     with closing(Driven(kept, None, lambda: clock.now, pipeline__finalize=asked)) as driven:
-        driven.sink(driven.batch(), 0)
+        driven.write()
         driven.sink.mark_published(idle_s=0)
         assert len(finalized) == calls
         clock.sleep(60)
@@ -315,7 +294,7 @@ def test_a_second_run_in_a_session_does_not_end_the_first(kept: Kept) -> None:
     with closing(Driven(kept)) as driven:
         with pytest.raises(ConfigError, match="already runs in this Spark session: stop its query kept-1 first"):
             start_pipelines(session, kept.file())
-        driven.sink(driven.batch(), 0)
+        driven.write()
     assert kept.offsets() == ALL
 
 
@@ -337,13 +316,11 @@ def test_where_partitions_begin_comes_first_and_costs_no_task(kept: Kept) -> Non
     rule = {"kafka__new__consumer__auto__offset__reset": "latest", "secor__max__file__age__seconds": "0"}
     file = kept.file(**rule)
     with closing(Driven(kept, None, tell=None, **rule)) as driven:
-        driven.sink(driven.batch(), 0)
+        driven.write()
         assert driven.session.jobs == 0
         assert kept.committed(file) == {(TOPIC, 0): 20, (TOPIC, 1): 20}
         kept.write(5)
-        repeated = driven.batch()
-        for number in (1, 2):
-            driven.sink(repeated, number)
+        driven.write()
         assert driven.session.jobs == 1
     assert kept.offsets() == {(TOPIC, 0): list(range(20, 25)), (TOPIC, 1): list(range(20, 25))}
 
@@ -370,8 +347,8 @@ def test_a_topic_that_is_nowhere_is_a_warning_of_one_that_goes_on(kept: Kept, ca
         driven.sink.check_topics(ends=False)
         (record,) = caplog.records
         assert record.getMessage().endswith("; the pipeline reads the existing topics and waits for the others")
-        driven.sink(driven.batch(), 0)
-    assert kept.offsets() == {(TOPIC, 0): list(range(20)), (TOPIC, 1): list(range(20))}
+        driven.write()
+    assert kept.offsets() == ALL
 
 
 def test_a_run_that_ends_is_not_started_for_a_topic_that_is_nowhere(kept: Kept, spark: SparkSession) -> None:
@@ -381,8 +358,6 @@ def test_a_run_that_ends_is_not_started_for_a_topic_that_is_nowhere(kept: Kept, 
     assert listed(kept.store, ROOT) == []
 
 
-GROUP = "a query's"
-
 IMPORTED = """
 import json, pickle, sys
 from pathlib import Path
@@ -391,12 +366,9 @@ reader = pickle.loads(Path(sys.argv[1]).read_bytes())
 reader.prepareForTriggerAvailableNow()
 end = reader.latestOffset(reader.initialOffset(), None)
 (part,) = reader.partitions(reader.initialOffset(), end)
-(batch,) = reader.read(part)
-rooms = {name.split(".")[1] for name in sys.modules if name.startswith("tieredstore.")}
-print(json.dumps([batch.num_rows, sorted(rooms)]))
+assert not list(reader.read(part))
+print(json.dumps(sorted({name.split(".")[1] for name in sys.modules if name.startswith("tieredstore.")})))
 """
-ALL = {(TOPIC, 0): list(range(20)), (TOPIC, 1): list(range(20))}
-NO_TASKS: Any = Frame([])
 
 
 @pytest.fixture
@@ -411,29 +383,12 @@ def nothing_is_left(kept: Kept) -> bool:
     )
 
 
-def reader_of_a_run_that_ends() -> WindowReader:
-    source: Any = WindowSource({FILE: "no such file", ONCE: "a run's id"})
-    reader: WindowReader = pickle.loads(pickle.dumps(source.streamReader(StructType([]))))
-    return reader
-
-
-def test_the_stream_of_a_run_that_ends_has_one_batch_and_looks_nothing_up() -> None:
-    reader = reader_of_a_run_that_ends()
-    reader.prepareForTriggerAvailableNow()
-    start = reader.initialOffset()
-    end = reader.latestOffset(start, ReadAllAvailable())
-    assert end != start
-    assert reader.latestOffset(end, ReadAllAvailable()) == end
-    parts: list[Any] = list(reader.partitions(start, end))
-    assert [task for part in parts for task in part.value] == []
-
-
 @pytest.mark.slow
-def test_a_process_that_plans_nothing_imports_nothing_of_pipelines(tmp_path: Path) -> None:
+def test_the_process_of_a_stream_imports_nothing_of_pipelines(tmp_path: Path) -> None:
+    source: Any = WindowSource({EVERY_S: "inf"})
     packed = tmp_path / "reader"
-    packed.write_bytes(pickle.dumps(reader_of_a_run_that_ends()))
-    count, rooms = json.loads(run_fresh(IMPORTED, packed))
-    assert count == 0
+    packed.write_bytes(pickle.dumps(source.streamReader(StructType([]))))
+    rooms = json.loads(run_fresh(IMPORTED, packed))
     assert rooms == ["errors", "installation", "spark", "versions"]
 
 
@@ -441,7 +396,7 @@ def test_a_run_that_ends_writes_all_batches_before_spark_asks(kept: Kept) -> Non
     kept.write(20)
     with closing(Driven(kept, once=True, max__file__records="1", pipeline__finalize="true")) as driven:
         driven.sink.write_all(GROUP)
-        driven.sink(NO_TASKS, 0)
+        driven.write()
         assert driven.session.jobs == 2
         assert driven.session.sparkContext.groups == [GROUP]
         driven.sink.close()
@@ -458,7 +413,7 @@ def test_a_partition_that_cannot_be_planned_stops_no_other(kept: Kept) -> None:
     with closing(Driven(kept, once=True)) as driven:
         driven.sink.write_all(GROUP)
         with pytest.raises(DataLossError, match=f"offsets 0 to 19 of {TOPIC}-0 are"):
-            driven.sink(NO_TASKS, 0)
+            driven.write()
     assert kept.offsets() == {(TOPIC, 1): list(range(20))}
 
 
@@ -498,7 +453,7 @@ def test_a_store_that_is_away_is_waited_for_by_a_run_that_ends(kept: Kept) -> No
     once = OnceEach(("put", f"{1:020}.json"), ("publish", TOPIC))
     with closing(Driven(kept, store := FaultyStore(kept.store, once, moment="after"), once=True)) as driven:
         driven.sink.write_all(GROUP)
-        driven.sink(NO_TASKS, 0)
+        driven.write()
         assert driven.session.jobs == 1
     assert [operation.name for operation in store.failed] == ["put", "publish"]
     assert kept.offsets() == ALL
@@ -516,7 +471,7 @@ def test_a_job_that_is_not_wanted_is_ended(driven: Driven, monkeypatch: pytest.M
     driven.sink.close(give_up_s=60)
     assert context.cancelled.is_set()
     with pytest.raises(RuntimeError, match="the job was cancelled"):
-        driven.sink(NO_TASKS, 0)
+        driven.write()
 
 
 def test_remaining_records_that_take_too_long_are_left_to_the_next_run(

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pyarrow as pa
 
 from tests.support.spark.spark_pipelines import Kept
+from tests.support.spark.spark_stream_topics import Clock
 from tieredstore.backends.base import ObjectStore
 from tieredstore.pipelines import Parts, Runner, load_pipeline
-from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.outage import Outage
-from tieredstore.pipelines.run.planner import Planner
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.spark.pipelines.window_jobs import WindowJobs
 from tieredstore.spark.pipelines.window_sink import WindowSink
-from tieredstore.spark.pipelines.window_source import TASK
-from tieredstore.spark.source.workers import pack
 
 
 class HereContext:
@@ -64,18 +61,8 @@ class HereSession:
         return self._rows
 
 
-class Frame:
-    """Substitute for the source's batch, which is a DataFrame of planned tasks."""
-
-    def __init__(self, packed: Sequence[bytes]) -> None:
-        self._packed = packed
-
-    def collect(self) -> list[dict[str, Any]]:
-        return [{TASK: packed} for packed in self._packed]
-
-
 class Driven:
-    """Sink, and the batches that its source plans."""
+    """Sink of a pipeline that writes records of any age, and lists the bucket at each look."""
 
     def __init__(
         self,
@@ -85,28 +72,27 @@ class Driven:
         /,
         *,
         once: bool = False,
+        outage_s: float = 60,
         tell: Callable[[str], None] | None = None,
         **changes: str,
     ) -> None:
         self._open = ExitStack()
-        file = str(kept.file(**changes))
-        self._pipeline, self._store = load_pipeline(file), kept.store
-        self._source = self._open.enter_context(open_parts(self._pipeline)).source
-        parts = Parts(store or kept.store, self._source)
+        file = str(kept.file(**{"secor__max__file__age__seconds": "0", **changes}))
+        pipeline = load_pipeline(file)
+        source = self._open.enter_context(open_parts(pipeline)).source
+        parts = Parts(store or kept.store, source)
         self.session = HereSession()
         session: Any = self.session
-        self.jobs = WindowJobs(session, file, self._pipeline.own, parts.store)
-        self.runner = self._open.enter_context(Runner(self._pipeline, parts, on_spark=self.jobs.write))
-        self.sink = WindowSink(session, self.runner, self.jobs, Outage(60), once=once, tell=tell, monotonic=monotonic)
+        jobs = WindowJobs(session, file, pipeline.own, parts.store)
+        self.runner = self._open.enter_context(Runner(pipeline, parts, on_spark=jobs.write, clock=Clock()))
+        outage = Outage(outage_s)
+        self.sink = WindowSink(session, self.runner, outage, once=once, tell=tell, monotonic=monotonic)
         self.sink.begin()
 
-    def batch(self) -> Any:
-        """Return a batch with all unwritten windows."""
-        positions = commit_log_of(self._pipeline, self._store).read().positions
-        with closing(Planner(self._pipeline, self._source)) as planner:
-            snapshot = planner.snapshot()
-            tasks = planner.tasks(snapshot, planner.find_due(snapshot, positions, is_last=True))
-        return Frame([pack(task) for task in tasks])
+    def write(self) -> None:
+        """Let the sink handle a batch of the stream."""
+        stream: Any = None
+        self.sink(stream, 0)
 
     def close(self) -> None:
         self._open.close()

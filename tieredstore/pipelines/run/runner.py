@@ -193,7 +193,8 @@ class Runner:
 
     def step(self) -> Entry | None:
         """Write one batch of due records and return its entry; return None if none are due."""
-        self._refuse_frame()
+        if self._on_spark is None:
+            self._refuse_frame()
         self.refuse_backfill()
         snapshot = self.begin()
         entries = self._write_batch(snapshot, self._find_due(snapshot, is_last=False))
@@ -233,7 +234,7 @@ class Runner:
 
     def _snapshot_of_written(self) -> LogSnapshot:
         """Return logs that reach the committed offsets. The latest listing of this process may end before them, because
-        Spark's planning process may have listed later records."""
+        an earlier driver may have listed later records."""
         positions = self.driver.log.state.positions
         return self._planner.snapshot_reaching({where: one.next_offset for where, one in positions.items()})
 

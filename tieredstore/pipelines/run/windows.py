@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -152,30 +152,6 @@ def is_of(log: PartitionLog, topic_id: str) -> bool:
     """Return True if the log may belong to the topic with this id. The log's own id may be unknown."""
     known = Uuid.spelled(topic_id)
     return known is not None and log.is_of(known)
-
-
-def find_unwritten(windows: Sequence[BatchWindow], positions: Mapping[TopicPartition, Progress]) -> list[BatchWindow]:
-    """Return the uncommitted parts of planned offset windows, in order.
-
-    Raises DataLossError if a window begins after the committed offsets. The commit log has then lost entries that the
-    planner had read. Raises ConfigError if the topic was re-created.
-    """
-    rest: list[BatchWindow] = []
-    reached = {where: progress.next_offset for where, progress in positions.items()}
-    for window in windows:
-        progress = positions.get(window.where)
-        if progress is not None and progress.topic_id != window.topic_id:
-            raise _other_life(window.topic)
-        start = reached.get(window.where, window.start)
-        if window.start > start:
-            raise DataLossError(
-                f"{window} cannot be written, since the commit log ends before offset {start}: was the log or a part "
-                "of it deleted?"
-            )
-        if window.stop > start or (progress is None and window.start == window.stop == start):
-            rest.append(replace(window, start=start))
-        reached[window.where] = max(start, window.stop)
-    return rest
 
 
 def _other_life(topic: str) -> ConfigError:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shutil
 import sys
 import tempfile
 import threading
-import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from tieredstore.errors import AlreadyClosedError, ConfigError, TieredStoreError
 from tieredstore.pipelines.config.settings import load_pipeline
 from tieredstore.pipelines.run.outage import Outage
+from tieredstore.pipelines.run.planner import look_s
 from tieredstore.pipelines.run.progress import Counts, CountsCollector
 from tieredstore.pipelines.run.runner import Runner
 from tieredstore.pipelines.run.stores import open_parts
@@ -30,8 +31,7 @@ from tieredstore.process.health import Health
 from tieredstore.process.service import Service
 from tieredstore.spark.pipelines.window_jobs import WindowJobs
 from tieredstore.spark.pipelines.window_sink import WindowSink
-from tieredstore.spark.pipelines.window_source import FILE, FORMAT, ONCE, WindowSource
-from tieredstore.spark.pipelines.window_tasks import error_within
+from tieredstore.spark.pipelines.window_source import EVERY_S, FORMAT, WindowSource
 from tieredstore.spark.source.workers import check_worker_python
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _TRIGGER: Final = "1 second"
+_LONGEST_S: Final = 5.0
+"""Most seconds between two batches. Each batch writes small files into Spark's checkpoint."""
 _KEEPER_S: Final = 5
 _LOOK_S: Final = 0.5
 _CLOSING_S: Final = 1.0
@@ -92,7 +94,7 @@ class PipelineRun:
             jobs = WindowJobs(spark, self._file, self.own, parts.store)
             runner = opened.enter_context(Runner(pipeline, parts, take_over=take_over, on_spark=jobs.write))
             tell = None if health is None else partial(health.fails, self.name)
-            self._sink = WindowSink(spark, runner, jobs, Outage(self.own.outage_s), once=once, tell=tell)
+            self._sink = WindowSink(spark, runner, Outage(self.own.outage_s), once=once, tell=tell)
             opened.callback(self._sink.close)
             if not once:
                 runner.announce()
@@ -116,16 +118,8 @@ class PipelineRun:
             health.holds(self.name)
 
     def failure(self) -> BaseException | None:
-        """Return the error that ended the query. Return None if the query is running or has ended without an error.
-
-        If Spark's planning process raised a TieredStoreError, return that error.
-        """
-        if self.query.isActive:
-            return None
-        if self._sink.failure is not None:
-            return self._sink.failure
-        error = self.query.exception()
-        return None if error is None else error_within(error) or error
+        """Return the error that ended the query. Return None if the query is running or has ended without an error."""
+        return None if self.query.isActive else self._sink.failure or self.query.exception()
 
     def has_ended(self, within_s: int) -> bool:
         """Wait for the end of the query, at most ``within_s``. Return True if it has ended."""
@@ -160,9 +154,7 @@ class PipelineRun:
             return
         failure = self.failure()
         self.query.stop()
-        # After ``stop`` the sink refuses a new batch with AlreadyClosedError, which ends the query. The batch is
-        # unwritten, so continue below. After any other failure, do nothing more.
-        if failure is not None and not isinstance(failure, AlreadyClosedError):
+        if failure is not None:
             return
         if self.own.limits.upload_on_shutdown:
             self._sink.write_remaining(f"{self.name}, remaining records", deadline)
@@ -175,9 +167,9 @@ class PipelineRun:
 
     def _start(self, *, once: bool, checkpoint: str | None) -> StreamingQuery:
         self._spark.dataSource.register(WindowSource)
-        source = self._spark.readStream.format(FORMAT).option(FILE, self._file)
-        windows = (source.option(ONCE, uuid.uuid4().hex) if once else source).load()
-        writer = windows.writeStream.foreachBatch(self._sink).queryName(self.name)
+        every_s = math.inf if once else min(_LONGEST_S, look_s(self.own.limits))
+        stream = self._spark.readStream.format(FORMAT).option(EVERY_S, str(every_s)).load()
+        writer = stream.writeStream.foreachBatch(self._sink).queryName(self.name)
         writer = writer.option("checkpointLocation", checkpoint or self._own_folder())
         return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=_TRIGGER)).start()
 

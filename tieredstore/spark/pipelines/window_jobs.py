@@ -1,4 +1,5 @@
-"""Spark jobs that write offset windows, with one task per window.
+"""Spark jobs that write offset windows, with one task per window. This module is separate from ``runs``, because it
+knows nothing of streams.
 
 The setting ``frame`` names a user's function. The function takes a DataFrame of records and returns the DataFrame to
 write. The function may only use narrow transformations, because the task that reads a window must get all rows of the

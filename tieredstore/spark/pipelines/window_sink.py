@@ -1,4 +1,4 @@
-"""The driver's side of each batch. A Spark job writes the offset windows, then the driver commits and publishes them.
+"""The driver's side of each batch. It plans offset windows, Spark jobs write them, then it commits and publishes them.
 
 In a run with ``once``, the driver begins to write while Spark is still starting the stream.
 This module is separate from ``runs``: it handles single batches, and ``runs`` whole streams.
@@ -9,39 +9,30 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from pyspark import InheritableThread
 
 from tieredstore.errors import AlreadyClosedError, ResourceNotFoundError, TieredStoreError
 from tieredstore.pipelines.run.outage import Outage
-from tieredstore.pipelines.run.window_writing import mark_windows
-from tieredstore.pipelines.run.windows import find_unwritten
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.stopping import nothing_under_way
-from tieredstore.spark.pipelines.window_source import TASK
-from tieredstore.spark.source.workers import unpack
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tieredstore.pipelines.run.driver import Driver
-    from tieredstore.pipelines.run.planner import WindowTask
     from tieredstore.pipelines.run.progress import Counts
     from tieredstore.pipelines.run.runner import Runner
-    from tieredstore.spark.pipelines.window_jobs import WindowJobs
 
 _logger: Final = logging.getLogger(__name__)
 
 _FINALIZE_S: Final = 60.0
 _MEASURE_S: Final = 60.0
-_MEASURE_AGAIN_S: Final = 5.0
-"""Seconds to wait after a failed measurement of the lag. The wait is short, so that a recovery is noticed soon."""
-
 _ALONE_S: Final = 60.0
 _CLOSING_S: Final = 10.0
 _CANCELLING_S: Final = 0.2
@@ -49,50 +40,17 @@ _CANCELLING_S: Final = 0.2
 has no job yet."""
 
 
-_Outcome = TypeVar("_Outcome")
-
-_SOURCE: Final = "source"
-_OUTPUT: Final = "output"
-
-
-class _Away:
-    """Failures of the source and of the output at the last check. A check is done only while there is nothing to
-    write."""
-
-    def __init__(self) -> None:
-        self._reasons: dict[str, str] = {}
-        self._since_s = 0.0
-
-    @property
-    def reason(self) -> str | None:
-        """The failure of source or output, or None if both answer. Any thread may read ``reason`` and ``waiting_s``."""
-        return next(iter(list(self._reasons.values())), None)
-
-    @property
-    def waiting_s(self) -> float:
-        return time.monotonic() - self._since_s if self._reasons else 0.0
-
-    def note_failure(self, side: str, error: TieredStoreError) -> None:
-        if not self._reasons:
-            self._since_s = time.monotonic()
-        self._reasons[side] = str(error)
-
-    def note_answer(self, side: str) -> None:
-        self._reasons.pop(side, None)
-
-
 class WindowSink:
     """The function that Spark's ``foreachBatch`` calls with one batch after the other, on Spark's threads.
 
-    The commit log, not Spark's checkpoint, decides which offset windows of a batch are already written. A call waits
-    while a store is unavailable. With ``once``, a call only waits for ``write_all``.
+    A call writes all offset windows that are due. While a store or broker is unavailable, a call returns, so that the
+    query can be stopped, and the next call tries again. With ``once``, a call only waits for ``write_all``.
     """
 
     def __init__(
         self,
         spark: SparkSession,
         runner: Runner,
-        jobs: WindowJobs,
         outage: Outage,
         *,
         once: bool = False,
@@ -101,13 +59,12 @@ class WindowSink:
     ) -> None:
         """``tell`` is called with a sentence whenever the start of the pipeline waits for a store or broker.
         ``monotonic`` decides when regular tasks are due."""
-        self._spark, self._runner, self._jobs, self._outage, self._tell = spark, runner, jobs, outage, tell
+        self._spark, self._runner, self._outage, self._tell = spark, runner, outage, tell
         self._lock = threading.Lock()
         """A lock held while a batch is written, because the driver is not thread-safe."""
         self._stopping = threading.Event()
         self._monotonic = monotonic
         self._wrote_at = self._finalize_at = self._measure_at = self._alone_at = monotonic()
-        self._away = _Away()
         self._finalizes = runner.driver.generation.own.finalize
         self._once, self._all, self._group = once, Future[None](), ""
         self.failure: BaseException | None = None
@@ -121,13 +78,13 @@ class WindowSink:
     @property
     def counts(self) -> Counts:
         """The counters and the current state."""
-        waiting_s = max(self._outage.waiting_s, self._away.waiting_s)
-        return replace(self._runner.counts, outages=self._outage.count, waiting_seconds=waiting_s)
+        outage = self._outage
+        return replace(self._runner.counts, outages=outage.count, waiting_seconds=outage.waiting_s)
 
     @property
     def waits_for(self) -> str | None:
         """The last error of an unavailable store or broker, or None while every store and broker answers."""
-        return self._outage.reason if self._outage.is_on else self._away.reason
+        return self._outage.reason if self._outage.is_on else None
 
     def begin(self) -> None:
         """Take over from an earlier driver, and publish the files that the earlier driver has committed.
@@ -162,19 +119,13 @@ class WindowSink:
             self._tell(sentence)
 
     def __call__(self, frame: DataFrame, number: int) -> None:  # noqa: ARG002  Spark's signature
-        """Write the unwritten offset windows of a batch."""
+        """Write the due offset windows. With ``once``, wait until all are written."""
         try:
             if self._once:
                 outcome(self._all)
                 return
             with self._lock:
-                self._check_open()
-                tasks: list[WindowTask] = [unpack(row[TASK]) for row in frame.collect()]
-                while self._patiently(lambda: self._write_rest(tasks)):
-                    pass
-                self._wrote_at = self._monotonic()
-                self._patiently(self._finalize)
-                self._measure()
+                self._write_due()
         except BaseException as error:
             if not self._stopping.is_set():
                 self.failure = self.failure or error
@@ -219,8 +170,22 @@ class WindowSink:
     def _write_batches(self) -> None:
         self._check_open()
         for _ in self._runner.write_available():
+            self._measure()
             self._check_open()
         self._finalize()
+
+    def _write_due(self) -> None:
+        try:
+            if self._outage.is_on:
+                self._runner.resume()
+            while not self._stopping.is_set() and self._runner.step() is not None:
+                self._wrote_at = self._monotonic()
+                self._finalize()
+                self._measure()
+        except TieredStoreError as error:
+            self._outage.note_failure(error)  # raises the error if waiting does not help, or did not help for too long
+        else:
+            self._outage.note_success()
 
     def stop(self, deadline: Deadline) -> bool:
         """Accept no more batches, and wait for the running batch. Return True if that batch has ended by the
@@ -244,21 +209,16 @@ class WindowSink:
             self.driver.mark_published()
             self._check_alone()
         except TieredStoreError as error:
-            if not error.retryable:
+            try:
+                self._outage.note_failure(error)
+            except TieredStoreError:
                 self.failure = self.failure or error
                 raise
-            self._away.note_failure(_OUTPUT, error)
-            _logger.info("could not record that everything is published: %s", error)
-        else:
-            self._away.note_answer(_OUTPUT)
         finally:
             self._lock.release()
 
     def measure(self) -> None:
-        """Update the count of unwritten records from time to time, except while a batch is running.
-
-        Planning runs in another process, so this count is the only way for the driver to notice an unavailable source.
-        """
+        """Update the count of unwritten records from time to time, except while a batch is running."""
         if self._lock.acquire(blocking=False):
             try:
                 self._measure()
@@ -282,27 +242,20 @@ class WindowSink:
         try:
             self._runner.measure()
         except TieredStoreError as error:
-            # Only log the error here, because Spark's planning process meets the same error, and decides whether to end
-            # the query.
+            # Only log the error, because the next batch meets the same error, and decides whether to end the query.
             _logger.info("could not count unwritten records: %s", error)
-            if error.retryable:
-                self._away.note_failure(_SOURCE, error)
-                self._measure_at = self._monotonic() + _MEASURE_AGAIN_S
-        else:
-            self._away.note_answer(_SOURCE)
 
     def _check_open(self) -> None:
         if self._stopping.is_set():
-            # Raise an error, so that Spark does not count the batch as done.
-            raise AlreadyClosedError("the pipeline is stopping: the next run writes this batch")
+            raise AlreadyClosedError("the pipeline is stopping: the next run writes the rest")
 
-    def _patiently(self, work: Callable[[], _Outcome]) -> _Outcome:
-        """Return the result of ``work``. Retry while store or broker are unavailable."""
+    def _patiently(self, work: Callable[[], object]) -> None:
+        """Do ``work``. Retry while store or broker are unavailable."""
         while True:
             try:
                 if self._outage.is_on:
                     self._runner.resume()
-                result = work()
+                work()
             except TieredStoreError as error:
                 pause_s = self._outage.note_failure(error)
                 self._say(f"waiting: {error}")
@@ -312,20 +265,4 @@ class WindowSink:
                     raise
             else:
                 self._outage.note_success()
-                return result
-
-    def _write_rest(self, tasks: Sequence[WindowTask]) -> bool:
-        """Write those offset windows of the tasks that are not yet written. Return False if all are written."""
-        by_end = {(task.window.topic, task.window.partition, task.window.stop): task for task in tasks}
-        rest = [
-            by_end[window.topic, window.partition, window.stop].between(window.start, window.stop)
-            for window in find_unwritten([task.window for task in tasks], self.driver.log.state.positions)
-        ]
-        if rest and rest[0].window.is_mark:
-            self.driver.commit(mark_windows([task.window for task in rest]))
-        elif rest:
-            batch = self._jobs.write(rest)
-            if batch.written:
-                self.driver.commit(batch.written)
-            batch.check()
-        return bool(rest)
+                return
