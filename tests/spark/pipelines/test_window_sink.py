@@ -65,9 +65,8 @@ def test_records_are_written_once_and_none_after_a_stop(kept: Kept) -> None:
         driven.write()
         assert kept.offsets() == ALL
         driven.sink.write_remaining(GROUP, Deadline.after(60))
-        driven.sink.mark_published(idle_s=3600)
-        driven.sink.mark_published(idle_s=0)
-        driven.sink.mark_published(idle_s=0)
+        driven.sink.mark_published()
+        driven.sink.mark_published()
     kinds = [entry.kind for entry in commit_log_of(load_pipeline(kept.file()), kept.store).entries()]
     assert kinds == ["begin", "batch", "batch", "published"]
     assert kept.offsets() == {(TOPIC, 0): list(range(25)), (TOPIC, 1): list(range(25))}
@@ -134,8 +133,7 @@ def test_a_driver_that_is_there_by_now_ends_it(kept: Kept) -> None:
         second.write()
         # Even a driver without a batch notices that another driver has taken over.
         with closing(Driven(kept)), pytest.raises(FencedError):
-            second.sink.mark_published(idle_s=0)
-        assert isinstance(second.sink.failure, FencedError)
+            second.sink.mark_published()
     assert kept.offsets() == ALL
     assert not list(kept.store.abandoned_writes(ROOT))
 
@@ -144,13 +142,13 @@ def test_a_driver_that_comes_later_ends_one_that_has_nothing_to_write(kept: Kept
     clock = SimulatedClock()
     with closing(Driven(kept, None, lambda: clock.now)) as first:
         first.write()
-        first.sink.mark_published(idle_s=0)
+        first.sink.mark_published()
         with closing(Driven(kept)):
             # An idle driver checks only once a minute whether it is fenced, to save requests.
-            first.sink.mark_published(idle_s=0)
+            first.write()
             clock.sleep(60)
             with pytest.raises(FencedError):
-                first.sink.mark_published(idle_s=0)
+                first.write()
         assert isinstance(first.sink.failure, FencedError)
 
 
@@ -225,8 +223,6 @@ def test_what_is_away_while_nothing_is_written_is_told_until_it_is_back(
 
         def look() -> str | None:
             clock.sleep(60)
-            driven.sink.mark_published(idle_s=0)
-            driven.sink.measure()
             driven.write()
             return driven.sink.waits_for
 
@@ -238,10 +234,7 @@ def test_what_is_away_while_nothing_is_written_is_told_until_it_is_back(
         assert look() == "the source is away"
         assert driven.sink.counts.waiting_seconds > 0
         broken[:] = ["output"]
-        assert look() is None, "the next batch does not need the output"
-        clock.sleep(60)
-        driven.sink.mark_published(idle_s=0)
-        assert driven.sink.waits_for not in {None, "the source is away"}
+        assert look() not in {None, "the source is away"}
         broken.clear()
         assert look() is None
         assert driven.sink.counts.waiting_seconds == 0
@@ -272,10 +265,10 @@ def test_directories_are_finalized_now_and_then_if_the_settings_say_so(
     clock = SimulatedClock()
     with closing(Driven(kept, None, lambda: clock.now, pipeline__finalize=asked)) as driven:
         driven.write()
-        driven.sink.mark_published(idle_s=0)
+        driven.sink.mark_published()
         assert len(finalized) == calls
         clock.sleep(60)
-        driven.sink.mark_published(idle_s=0)
+        driven.sink.mark_published()
         assert len(finalized) == 2 * calls
 
 
@@ -315,7 +308,7 @@ class OnceEach:
 def test_where_partitions_begin_comes_first_and_costs_no_task(kept: Kept) -> None:
     rule = {"kafka__new__consumer__auto__offset__reset": "latest", "secor__max__file__age__seconds": "0"}
     file = kept.file(**rule)
-    with closing(Driven(kept, None, tell=None, **rule)) as driven:
+    with closing(Driven(kept, once=False, outage_s=60, tell=None, **rule)) as driven:
         driven.write()
         assert driven.session.jobs == 0
         assert kept.committed(file) == {(TOPIC, 0): 20, (TOPIC, 1): 20}
@@ -338,7 +331,7 @@ def test_at_its_start_it_tells_what_it_waits_for(kept: Kept) -> None:
 
 def test_a_topic_that_is_nowhere_is_a_warning_of_one_that_goes_on(kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
     names = {"kafka__new__consumer__topic__list": f"{TOPIC},ordrs"}
-    with closing(Driven(kept, None, tell=None, **names)) as driven:
+    with closing(Driven(kept, once=False, outage_s=60, tell=None, **names)) as driven:
         with pytest.raises(
             ResourceNotFoundError, match=f"there is no topic 'ordrs' in the bucket; did you mean '{TOPIC}'"
         ):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.errors import PySparkAttributeError
 from pyspark.sql import SparkSession
 
-from tieredstore.errors import AlreadyClosedError, ConfigError, TieredStoreError
+from tieredstore.errors import AlreadyClosedError, ConfigError
 from tieredstore.pipelines.config.settings import load_pipeline
 from tieredstore.pipelines.run.outage import Outage
 from tieredstore.pipelines.run.planner import look_s
@@ -32,6 +32,7 @@ from tieredstore.process.service import Service
 from tieredstore.spark.pipelines.window_jobs import WindowJobs
 from tieredstore.spark.pipelines.window_sink import WindowSink
 from tieredstore.spark.pipelines.window_source import EVERY_S, FORMAT, WindowSource
+from tieredstore.spark.pipelines.window_tasks import error_within
 from tieredstore.spark.source.workers import check_worker_python
 
 if TYPE_CHECKING:
@@ -51,9 +52,8 @@ _CLOSING_S: Final = 1.0
 
 _STARTED: Final = "started"
 _QUERIES: Final = "queries"
-_BEAT_S: Final = 900.0
-"""Maximum seconds between two heartbeats of the health check. The limit is high, because ``mark`` may block long while
-it retries a store."""
+_BEAT_S: Final = 300.0
+"""Maximum seconds between two heartbeats of the health check."""
 
 
 class PipelineRun:
@@ -112,6 +112,7 @@ class PipelineRun:
 
     def tell(self, health: Health) -> None:
         """Report to the health check whether the pipeline runs, or what it waits for."""
+        self._is_up = int(self.query.isActive)
         if (reason := self._sink.waits_for) is not None:
             health.fails(self.name, f"waiting: {reason}")
         else:
@@ -119,28 +120,23 @@ class PipelineRun:
 
     def failure(self) -> BaseException | None:
         """Return the error that ended the query. Return None if the query is running or has ended without an error."""
-        return None if self.query.isActive else self._sink.failure or self.query.exception()
+        if self.query.isActive:
+            return None
+        error = self._sink.failure or self.query.exception()
+        return None if error is None else error_within(error) or error
 
     def has_ended(self, within_s: int) -> bool:
         """Wait for the end of the query, at most ``within_s``. Return True if it has ended."""
         try:
-            return bool(self.query.awaitTermination(max(1, within_s)))
+            has_ended = bool(self.query.awaitTermination(max(1, within_s)))
         except Exception:  # noqa: BLE001  ``failure`` returns the query's error
-            return True
+            has_ended = True
+        self._is_up = int(not has_ended)
+        return has_ended
 
-    def mark(self, *, idle_s: float = 60.0) -> None:
-        """Record in the commit log that all files are published, if nothing was written for ``idle_s``.
-
-        If another driver has taken over the pipeline, the query ends with an error.
-        """
-        try:
-            self._sink.mark_published(idle_s=idle_s)
-        except TieredStoreError as error:
-            _logger.error("%s: %s", self.name, error)  # noqa: TRY400  the text of this package's errors is enough
-            self.query.stop()
-        else:
-            self._sink.measure()
-        self._is_up = int(self.query.isActive)
+    def mark(self) -> None:
+        """Record in the commit log that all files are published."""
+        self._sink.mark_published()
 
     def drain(self, deadline: Deadline) -> None:
         """Let the running batch finish, then end the query. With ``secor.upload.on.shutdown``, also write the remaining
@@ -158,7 +154,7 @@ class PipelineRun:
             return
         if self.own.limits.upload_on_shutdown:
             self._sink.write_remaining(f"{self.name}, remaining records", deadline)
-        self._sink.mark_published(idle_s=0)
+        self.mark()
 
     def close(self) -> None:
         """Stop the query, and close the driver's resources."""
@@ -215,9 +211,9 @@ def start_pipelines(
 def _keep_and_close(run: PipelineRun) -> None:
     try:
         while not run.has_ended(_KEEPER_S):
-            run.mark()
+            pass
         if run.failure() is None:
-            run.mark(idle_s=0)
+            run.mark()
     except Exception as error:  # noqa: BLE001  the session may have ended, and the query with it
         _logger.info("%s: %s", run.name, error)
     finally:
@@ -290,7 +286,6 @@ def _watch(runs: Sequence[PipelineRun], stop: Stop, health: Health) -> None:
     while not stop.wait(_LOOK_S):
         health.beat(_QUERIES, within_s=_BEAT_S)
         for run in runs:
-            run.mark()
             run.tell(health)
             if not run.query.isActive:
                 raise run.failure() or AlreadyClosedError(f"the query of {run.name} was stopped from outside")

@@ -33,6 +33,7 @@ _logger: Final = logging.getLogger(__name__)
 
 _FINALIZE_S: Final = 60.0
 _MEASURE_S: Final = 60.0
+_IDLE_S: Final = 60.0
 _ALONE_S: Final = 60.0
 _CLOSING_S: Final = 10.0
 _CANCELLING_S: Final = 0.2
@@ -180,8 +181,8 @@ class WindowSink:
                 self._runner.resume()
             while not self._stopping.is_set() and self._runner.step() is not None:
                 self._wrote_at = self._monotonic()
-                self._finalize()
-                self._measure()
+                self._do_regular_tasks()
+            self._do_regular_tasks()
         except TieredStoreError as error:
             self._outage.note_failure(error)  # raises the error if waiting does not help, or did not help for too long
         else:
@@ -196,44 +197,26 @@ class WindowSink:
         self._lock.release()
         return True
 
-    def mark_published(self, *, idle_s: float) -> None:
-        """Record that all output is published, if nothing was written for ``idle_s``. Raise FencedError if another
-        driver has taken over.
-
-        Even if there is nothing to record, the call checks from time to time whether another driver has taken over.
+    def mark_published(self) -> None:
+        """Record that all output is published, unless a batch is running or the output is unavailable. Raise
+        FencedError if another driver has taken over.
         """
-        if self._monotonic() - self._wrote_at < idle_s or not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(blocking=False):
             return
         try:
             self._finalize()
             self.driver.mark_published()
-            self._check_alone()
         except TieredStoreError as error:
-            try:
-                self._outage.note_failure(error)
-            except TieredStoreError:
-                self.failure = self.failure or error
+            if not error.retryable:
                 raise
+            _logger.info("could not record that everything is published: %s", error)
         finally:
             self._lock.release()
-
-    def measure(self) -> None:
-        """Update the count of unwritten records from time to time, except while a batch is running."""
-        if self._lock.acquire(blocking=False):
-            try:
-                self._measure()
-            finally:
-                self._lock.release()
 
     def _finalize(self) -> None:
         if self._finalizes and self._monotonic() >= self._finalize_at:
             self._runner.finalize()
             self._finalize_at = self._monotonic() + _FINALIZE_S
-
-    def _check_alone(self) -> None:
-        if self._monotonic() >= self._alone_at:
-            self.driver.log.check_alone()
-            self._alone_at = self._monotonic() + _ALONE_S
 
     def _measure(self) -> None:
         if self._monotonic() < self._measure_at:
@@ -244,6 +227,16 @@ class WindowSink:
         except TieredStoreError as error:
             # Only log the error, because the next batch meets the same error, and decides whether to end the query.
             _logger.info("could not count unwritten records: %s", error)
+
+    def _do_regular_tasks(self) -> None:
+        self._finalize()
+        self._measure()
+        now = self._monotonic()
+        # Nothing else would notice for long that another driver has taken over.
+        if now - self._wrote_at >= _IDLE_S and now >= self._alone_at:
+            self.driver.mark_published()
+            self.driver.log.check_alone()
+            self._alone_at = now + _ALONE_S
 
     def _check_open(self) -> None:
         if self._stopping.is_set():
