@@ -31,6 +31,7 @@ from tieredstore.pubsub.produce.batch_writer import BatchWriter
 from tieredstore.pubsub.queue.store_queue import StoreQueue
 from tieredstore.pubsub.queue.topics import BatchLog, Topics
 from tieredstore.pubsub.upkeep.garbage import GarbageCollection, plan_gc
+from tieredstore.versions import TOPIC
 
 
 @pytest.fixture
@@ -105,12 +106,12 @@ def test_a_damaged_queue_stops_gc_of_no_other_topic(return_to_now: Callable[[], 
 
 
 @pytest.mark.parametrize("names", [[], ["*"], ["z", "orders", "a"]])
-def test_a_damaged_definition_stops_gc_of_no_other_topic(return_to_now: Callable[[], None], names: list[str]) -> None:
+def test_a_bad_definition_stops_gc_of_no_other_topic(return_to_now: Callable[[], None], names: list[str]) -> None:
     topics = orders_on()
     leave_orphan(topics)
-    for name in ("a", "z"):
-        topics.create(name)
-        topics.store.put(topics.folder.key("topics", f"{name}.json"), b"{")
+    bad_path = TOPIC.to_bytes({"topic": "z", "partitions": 1, "path": "a//b", "hashed": True})
+    for name, body in (("a", b"{"), ("a b", b"{"), ("newer", b'{"version":99}'), ("z", bad_path)):
+        topics.store.put(topics.folder.key("topics", f"{name}.json"), body)
     return_to_now()
     with pytest.raises(CorruptDataError, match=r"topics/[az]\.json .*; .*topics/[az]\.json"):
         plan_gc(topics, names).apply()

@@ -26,7 +26,7 @@ from tieredstore.cli.app.options import (
     SettingsFile,
     parse_time,
 )
-from tieredstore.errors import ConfigError, CorruptDataError
+from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.pubsub.cli.options import BatchStore, TopicName, TopicNames
 from tieredstore.query.positions import duration_of
 
@@ -82,7 +82,7 @@ def topics(
                 opened.create(name, read_partitions or 1)
             else:
                 opened.grow(name, read_partitions or 1)
-        damaged: list[CorruptDataError] = []
+        damaged: list[TieredStoreError] = []
         chosen = opened.select(topics.names, damaged.append)
         if chosen or not damaged:  # if all are damaged, do not say that there are no topics
             if prices is not None:
@@ -90,7 +90,7 @@ def topics(
             else:
                 show_topics(opened, chosen, output, with_groups=bool(topics.names) and not is_change)
         if damaged:
-            raise CorruptDataError("; ".join(map(str, damaged)))
+            raise type(damaged[0])("; ".join(map(str, damaged)))
 
 
 @app.command()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
-from pydantic import Field, TypeAdapter
+from pydantic import AfterValidator, Field, TypeAdapter
 
 from tieredstore.api.scopes import is_glob
 from tieredstore.backends.base import ObjectInfo, ObjectStore
@@ -22,6 +22,7 @@ from tieredstore.errors import (
     NewerVersionError,
     ObjectNotFoundError,
     PreconditionFailedError,
+    TieredStoreError,
     TopicNotFoundError,
     excerpt,
 )
@@ -70,7 +71,7 @@ class Topic:
 
     name: Annotated[str, Field(alias="topic")]
     partitions: Annotated[int, Field(ge=1, le=MOST_PARTITIONS)]
-    path: str
+    path: Annotated[str, AfterValidator(check_path)]
     is_hashed: Annotated[bool, Field(alias="hashed")]
     queue: str = STORE
     queue_name: Annotated[str, Field(alias="queueName")] = ""
@@ -156,17 +157,15 @@ class Topics:
             return False
         return True
 
-    def select(
-        self, names: Sequence[str], on_damage: Callable[[CorruptDataError], None] | None = None
-    ) -> Sequence[Topic]:
+    def select(self, names: Sequence[str], on_error: Callable[[TieredStoreError], None]) -> Sequence[Topic]:
         """Return the topics that match names or globs, or all. Raise TopicNotFoundError for a name that matches no
         topic.
 
-        Call ``on_damage`` with the error of each damaged definition, and leave out its topic. Without ``on_damage``,
-        raise the error."""
+        Call ``on_error`` with the error of each definition that is damaged, of a newer version or of an invalid name,
+        and leave out its topic."""
         chosen = {} if names else dict.fromkeys(self.names())
         for name in names:
-            matching = sorted(fnmatch.filter(self.names(), name)) if is_glob(name) else [name]
+            matching = sorted(fnmatch.filter(self.names(), name)) if is_glob(name) else [check_topic_name(name)]
             if not matching:
                 raise TopicNotFoundError(f"no topic in cluster {self.batches.cluster} matches {excerpt(name)!r}")
             chosen |= dict.fromkeys(matching)
@@ -174,10 +173,8 @@ class Topics:
         for name in chosen:
             try:
                 found.append(self.get(name) if names else self._read(name))
-            except CorruptDataError as error:
-                if on_damage is None:
-                    raise
-                on_damage(error)
+            except (ConfigError, CorruptDataError) as error:
+                on_error(error)
         return found
 
     def names(self) -> Iterator[str]:
@@ -281,7 +278,6 @@ class Topics:
     def _check(self, topic: Topic, name: str) -> Topic:
         if topic.name != name:
             raise CorruptDataError(f"{self._key(name)} is not a valid pub/sub topic: its topic is not {name}")
-        check_path(topic.path)
         return topic
 
 
