@@ -74,6 +74,8 @@ def test_positions_to_the_record() -> None:
     with BatchConsumer(topics, "orders", group="g") as later:
         assert [value[:4] for value in values_of(later)] == [b"0006", b"0007", b"0008", b"0009"]
         assert later.position() == {0: Position(256)} or later.position()[0].offset == 0
+        with pytest.raises(InvalidRangeError, match=r"offset 257 is beyond the end of orders-0 \(256\)"):
+            later.seek(0, 257)
         later.seek(0, Position(0, 1, 1))
         assert next(later.records(LONG_S)).value[:4] == b"0004"
     alone = BatchConsumer(topics, "orders")

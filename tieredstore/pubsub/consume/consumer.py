@@ -189,10 +189,14 @@ class BatchConsumer(Closing):
         self.counts.commits += 1
 
     def seek(self, partition: int, position: Position | int) -> None:
-        """Continue a partition at another position; a number is an offset."""
+        """Continue a partition at another position; a number is an offset. A group's member may not seek beyond the
+        queue's end, because a commit there would look like a loss of the queue."""
         if partition not in self._partitions:
             raise InvalidRangeError(f"this consumer does not read partition {partition} of {self.topic}")
-        self._move(partition, position if isinstance(position, Position) else Position(position))
+        at = position if isinstance(position, Position) else Position(position)
+        if self._member is not None and at.offset > (end := self._queue.end(partition)):
+            raise InvalidRangeError(f"offset {at.offset} is beyond the end of {self.topic}-{partition} ({end})")
+        self._move(partition, at)
 
     def seek_to_time(self, time: GivenPlace) -> None:
         """Continue all partitions at the first batch whose notification is not older than ``time`` (an aware datetime,
