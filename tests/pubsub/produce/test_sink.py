@@ -386,3 +386,15 @@ def test_a_put_under_way_is_met_where_it_lands() -> None:
     run_together(*(partial(append, number) for number in range(16)))
     assert len(offsets) == 1
     assert sum(entry.raw == b"once" for entry in queue.walk(0)) == 1
+
+
+def test_appending_once_fills_no_lost_entry() -> None:
+    topics = orders_on(MemoryObjectStore())
+    queue = topics.queue(topics.get("orders"))
+    for number in range(3):
+        queue.append(0, [b"%d" % number], Deadline.after(60))
+    (lost,) = (info.key for info in topics.store.list("") if info.key.endswith(f"/orders/0/{1:020}"))
+    topics.store.delete([lost])
+    with pytest.raises(DataLossError, match="the entry of offset 256 is missing"):
+        queue.append_once(0, [b"once"], "mark", 0, Deadline.after(60))
+    assert queue.append_once(0, [b"once"], "mark", 512, Deadline.after(60)) == [768]

@@ -232,8 +232,8 @@ class SinkCommits:
             except DataLossError as error:
                 raise DataLossError(
                     f"{error}; it is unknown whether that queue got the batches of epoch {record.epoch} of query "
-                    f"{self._query}: if it did, remove {self._key}; if not, set `since` in {self._key} to the queue's "
-                    "start, and the next run adds the batches"
+                    f"{self._query}: if it did, remove {self._key}; if not, set `since` in {self._key} to "
+                    f"{error.continue_at}, and the next run adds the batches"
                 ) from error
         with contextlib.suppress(PreconditionFailedError):  # another driver has finished the epoch
             self._write(replace(record, is_done=True), etag)

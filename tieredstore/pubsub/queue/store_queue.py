@@ -30,6 +30,7 @@ from pydantic import Field, NonNegativeInt, TypeAdapter
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import (
+    AccessDeniedError,
     DataLossError,
     InvalidRangeError,
     ObjectNotFoundError,
@@ -154,7 +155,9 @@ class StoreQueue(NotificationQueue):
         """Append exactly once.
 
         Look for the mark in every entry from ``since`` on, and put the entry at the first free number. An earlier
-        request that is still under way does no harm, because it puts the same entry at the same number."""
+        request that is still under way does no harm, because it puts the same entry at the same number.
+
+        Raise DataLossError also if an entry after ``since`` is lost, because it may be this one."""
         return self.at(partition).append_once(self._new_entry(notifications, mark), since, deadline)
 
     def read(self, partition: int, offset: int) -> list[QueuedNotification]:
@@ -270,6 +273,9 @@ class _StoredPartition:
         if another entry has the number."""
         number = attempt.number or 0
         stored = self._entry(number)
+        if stored is None:
+            with contextlib.suppress(AccessDeniedError):  # a writer's credentials may not allow listings
+                self.check_present(number)
         is_ours = stored is not None and stored.mark == attempt.entry.mark
         if not is_ours and (stored is not None or not self._put_at(number, attempt.entry)):
             attempt.number = number + 1
