@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError
 from tests.support.kafka.mock_kafka import OFFSET_COMMIT, mock_kafka
 from tests.support.pubsub.pubsub_topics import fresh_topics, orders_on, records_of, topics_on, values_of
 from tests.support.simulated_time import SimulatedClock
+from tests.support.stores.doubles import ScriptedStore
 from tests.support.waiting import wait_until
 from tieredstore.errors import FencedError, InvalidRangeError, StoreUnavailableError
 from tieredstore.live.cluster import LiveCluster
@@ -386,6 +387,15 @@ class Told(GroupMember):
 
     def leave(self) -> None:
         self.has = {}
+
+
+def test_a_partition_that_could_not_be_opened_is_opened_by_the_next_poll() -> None:
+    store = ScriptedStore(orders_on().store)
+    store.on(None, "*/queues/orders/0/start", StoreUnavailableError("away"), times=1)
+    with BatchConsumer(topics_on(store), "orders", group="g") as consumer:
+        with pytest.raises(StoreUnavailableError, match="away"):
+            consumer.assignment()
+        assert consumer.assignment() == [0]
 
 
 def publish_in_turn(topics: Topics, values: list[bytes]) -> None:

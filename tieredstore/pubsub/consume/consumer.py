@@ -281,11 +281,12 @@ class BatchConsumer(Closing):
         self._member.tick()
         if (version := self._member.version) is not None and version == self._version:
             return
-        claims, self._version = self._member.claims(), version
+        claims = self._member.claims()
         self._let_go(claims)
         for partition, claim in claims.items():
             if partition not in self._partitions:
                 self._open(partition, claim.committed, claim.term)
+        self._version = version  # only now, because the queue may not answer: the next call then opens the rest
 
     def _let_go(self, claims: Mapping[int, Claim]) -> None:
         """Stop reading each partition that another member owns, because that member continues from the committed
