@@ -372,8 +372,7 @@ class Told(GroupMember):
         self.has[partition] = position
         self.term += 1
 
-    def tick(self) -> bool:
-        return False
+    def tick(self) -> None: ...
 
     def claims(self) -> dict[int, Claim]:
         return {partition: Claim(self.term, position) for partition, position in self.has.items()}

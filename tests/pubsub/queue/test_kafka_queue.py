@@ -169,9 +169,12 @@ def test_members_share_and_a_deposed_one_is_fenced(queue: KafkaQueue) -> None:
     first, second = queue.member("shared"), queue.member("shared")
     wait_until(lambda: len(first.claims()) == 2, meanwhile=first.tick)
     first.commit({0: Position(3, 2, 1)})
-    wait_until(
-        lambda: len(first.claims()) == len(second.claims()) == 1, meanwhile=lambda: (first.tick(), second.tick())
-    )
+
+    def tick() -> None:
+        first.tick()
+        second.tick()
+
+    wait_until(lambda: len(first.claims()) == len(second.claims()) == 1, meanwhile=tick)
     claims = first.claims() | second.claims()
     assert {partition: claim.committed for partition, claim in claims.items()} == {0: Position(3, 2, 1), 1: None}
     (other,) = second.claims()

@@ -96,27 +96,25 @@ class StoreGroup(GroupMember):
         """Return a number that changes whenever the claims change."""
         return self._version
 
-    def tick(self) -> bool:
+    def tick(self) -> None:
         """Take free partitions, and give up partitions that belong to other members. Do this at most every ``beat_s``
-        seconds. Return True if claims have changed.
-        """
+        seconds."""
         if self._beater is None:
             self._join()
         now_s = self._monotonic()
         if now_s < self._next_tick_s:
-            return False
+            return
         slept_s, self._ticked_s = now_s - self._ticked_s, now_s
         self._next_tick_s = now_s + self._beat_s
         if slept_s >= self._patience_s and self._forget_lost():
-            return True  # the reader must drop these partitions before this member takes them again
-        members, before = self._find_living(now_s), self._version
+            return  # the reader must drop these partitions before this member takes them again
+        members = self._find_living(now_s)
         for partition in range(self._partitions()):
             is_own = members[partition % len(members)] == self.member
             if is_own and partition not in self._owned:
                 self._take(partition, members)
             elif not is_own and partition in self._owned:
                 self._give_up(partition)
-        return self._version != before
 
     def commit(self, positions: dict[int, Position]) -> None:
         """Commit the positions, one partition at a time.

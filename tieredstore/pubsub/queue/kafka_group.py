@@ -81,16 +81,14 @@ class KafkaGroup(GroupMember):
         """Return a number that changes whenever the claims change."""
         return self._version
 
-    def tick(self) -> bool:
+    def tick(self) -> None:
         """Run the client's callbacks. The client's threads keep this member in the group as long as ticks continue."""
-        before = dict(self._owned)
         self._serve()
         if missing := self._assigned - self._owned.keys():
             places = _read_commits(self._cluster, self._group, [(self._name, number) for number in sorted(missing)])
             for number in missing:
                 self._owned[number] = places.get(number)
             self._version += 1
-        return before.keys() != self._owned.keys()
 
     def commit(self, positions: dict[int, Position]) -> None:
         """Commit all positions in one request. Raise FencedError if the coordinator refuses the request, or if this

@@ -80,8 +80,8 @@ class GroupMember(ABC):
     """One member of a group, which shares the read partitions with other members. Not thread-safe."""
 
     @abstractmethod
-    def tick(self) -> bool:
-        """Take part in the group. The consumer calls this often. Return True if claims have changed."""
+    def tick(self) -> None:
+        """Take part in the group. The consumer calls this often."""
 
     @abstractmethod
     def claims(self) -> dict[int, Claim]:
