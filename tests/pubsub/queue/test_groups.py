@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.pubsub.pubsub_topics import topics_on
 from tests.support.simulated_time import SimulatedClock
-from tests.support.stores.doubles import CountingStore, FaultyStore
+from tests.support.stores.doubles import CountingStore, FaultyStore, ScriptedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
@@ -188,6 +188,20 @@ def test_a_member_that_slept_knows_what_it_has_lost_before_it_commits(members: M
     members.pass_time(20, sleeper, heir)
     assert sorted([*sleeper.claims(), *heir.claims()]) == [0, 1, 2, 3]
     assert committed_by(sleeper, heir)[0] == Position(7)
+    sleeper.leave()
+    heir.leave()
+
+
+def test_a_member_that_slept_asks_again_if_its_store_was_away(members: Members) -> None:
+    store = ScriptedStore(members.store)
+    sleeper, heir = members.join(store), members.join()
+    sleeper.tick()
+    members.pass_time(25, heir)
+    store.on("head", "*/partitions/*", StoreUnavailableError("away"), times=1)
+    with pytest.raises(StoreUnavailableError):
+        sleeper.tick()
+    sleeper.tick()
+    assert owned_by(sleeper) == [[]]
     sleeper.leave()
     heir.leave()
 

@@ -104,9 +104,9 @@ class StoreGroup(GroupMember):
         now_s = self._monotonic()
         if now_s < self._next_tick_s:
             return
-        slept_s, self._ticked_s = now_s - self._ticked_s, now_s
-        self._next_tick_s = now_s + self._beat_s
-        if slept_s >= self._patience_s and self._forget_lost():
+        has_lost = now_s - self._ticked_s >= self._patience_s and self._forget_lost()
+        self._ticked_s, self._next_tick_s = now_s, now_s + self._beat_s
+        if has_lost:
             return  # the reader must drop these partitions before this member takes them again
         members = self._find_living(now_s)
         for partition in range(self._partitions()):
