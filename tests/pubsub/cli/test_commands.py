@@ -122,6 +122,18 @@ def test_a_damaged_definition_hides_no_other_topic(tmp_path: Path) -> None:
     assert tieredstore(*topics, "orders", *store).text == ""
 
 
+def test_a_damaged_queue_hides_no_other_topic(tmp_path: Path) -> None:
+    topics, store = ("pubsub", "topics"), ("--store", tmp_path, "--json")
+    tieredstore(*topics, "orders", "others", "--create", *store)
+    start = tmp_path / "!tieredstore/pubsub/default/queues/orders/0/start"
+    start.parent.mkdir(parents=True, exist_ok=True)
+    start.write_text("{")
+    for names in ([], ["o*"]):
+        shown = tieredstore(*topics, *names, *store)
+        assert ([row["topic"] for row in shown.rows[0]], shown.code) == (["others"], 4)
+        assert "queues/orders/0/start is not a valid" in shown.stderr
+
+
 def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = produce(monkeypatch, tmp_path, b"v\n")
     assert missing.code == 3

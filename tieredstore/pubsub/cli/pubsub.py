@@ -88,7 +88,7 @@ def topics(
             if prices is not None:
                 show_costs(opened, chosen, prices, output)
             else:
-                show_topics(opened, chosen, output, with_groups=bool(topics.names) and not is_change)
+                show_topics(opened, chosen, output, damaged.append, with_groups=bool(topics.names) and not is_change)
         if damaged:
             raise type(damaged[0])("; ".join(map(str, damaged)))
 

@@ -6,13 +6,14 @@ This module is separate from ``pubsub``, which imports this module only to run a
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.cli.terminal.output import JsonValue, complain, human_amount, print_lines
 from tieredstore.cli.terminal.rows import Row, field, rounded_bytes, rounded_count
 from tieredstore.cli.terminal.tables import number, text, word
+from tieredstore.errors import CorruptDataError, ResourceNotFoundError
 from tieredstore.model import human_bytes
 from tieredstore.ops.cost.prices import read_prices
 from tieredstore.pubsub.queue.topics import BatchLog, Topic, Topics
@@ -22,17 +23,33 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tieredstore.cli.app.options import Output
+    from tieredstore.errors import TieredStoreError
     from tieredstore.pubsub.queue.queues import GroupPartition
 
 
-def show_topics(topics: Topics, chosen: Sequence[Topic], output: Output, *, with_groups: bool) -> None:
-    """Show the first and last offsets of topics' queues. If ``with_groups`` is True, also show the groups'
-    positions."""
-    states = [_QueueState.of(topics, topic) for topic in chosen]
-    groups = [row for topic in chosen for row in _groups_of(topics, topic)] if with_groups else []
+def show_topics(
+    topics: Topics,
+    chosen: Sequence[Topic],
+    output: Output,
+    on_error: Callable[[TieredStoreError], None],
+    *,
+    with_groups: bool,
+) -> None:
+    """Show the first and last offsets of topics' queues. If ``with_groups`` is True, also show the groups' positions.
+    Call ``on_error`` for a topic whose queue is damaged or gone."""
+    states: list[_QueueState] = []
+    groups: list[_GroupState] = []
+    for topic in chosen:
+        try:
+            state = _QueueState.of(topics, topic)
+            groups += _groups_of(topics, topic) if with_groups else ()
+        except (CorruptDataError, ResourceNotFoundError) as error:
+            on_error(error)
+        else:
+            states.append(state)
     as_json = output.as_json
     if not states and not as_json:
-        print_lines([_no_topics(topics)])
+        print_lines([] if chosen else [_no_topics(topics)])
         return
     _TOPIC.show(states, as_json=as_json, wide=output.wide)
     if groups and not as_json:
@@ -42,7 +59,7 @@ def show_topics(topics: Topics, chosen: Sequence[Topic], output: Output, *, with
         _GROUP.show(groups, as_json=as_json, summary=summary, wide=output.wide)
     if with_groups and not as_json:
         read = {row.topic for row in groups}
-        print_lines(f"no group has read topic {topic.name}" for topic in chosen if topic.name not in read)
+        print_lines(f"no group has read topic {state.topic.name}" for state in states if state.topic.name not in read)
 
 
 def show_costs(topics: Topics, chosen: Sequence[Topic], price_file: Path, output: Output) -> None:
