@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -16,6 +16,7 @@ from tieredstore.backends.base import Buffer
 from tieredstore.errors import ObjectNotFoundError, RangeNotSatisfiableError
 from tieredstore.kafka.arrow_values import repeat_value
 from tieredstore.process.futures import is_done, outcome
+from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.consume.seen_messages import SeenMessages
 from tieredstore.pubsub.counts import ConsumerCounts
@@ -71,44 +72,47 @@ class Fetches:
     def begin(self, batch: QueuedBatch) -> Fetching:
         """Begin to fetch a batch's object, and count it and its bytes against the budget."""
         self._objects, self._bytes = self._objects - 1, self._bytes - batch.size
-        return Fetching(batch, self.pool.submit(self._fetch, batch))
+        return Fetching(batch, self.pool.submit(fetch_object, self.log, batch))
 
     def give_back(self, batch: QueuedBatch) -> None:
         """Release the budget that :meth:`begin` reserved for an object."""
         self._objects, self._bytes = self._objects + 1, self._bytes + batch.size
 
-    def in_order(self, batches: Iterator[QueuedBatch]) -> Iterator[tuple[QueuedBatch, FetchedObject]]:
-        """Yield each batch with its object. Before each, begin to fetch the next objects within the budget. Raise
-        DataLossError for a missing object."""
-        ahead = deque[Fetching]()
-        while True:
-            while not self.is_full and (batch := next(batches, None)) is not None:
-                ahead.append(self.begin(batch))
-            if not ahead:
-                return
-            fetching = ahead.popleft()
-            yield fetching.batch, fetching.outcome(self.log)
-            self.give_back(fetching.batch)
-
     def close(self) -> None:
         """Stop fetching."""
         self.pool.shutdown(wait=False, cancel_futures=True)
 
-    def _fetch(self, batch: QueuedBatch) -> FetchedObject:
-        """Fetch an object and compute its checksums. Runs on several threads.
 
-        The object goes to recycled memory, because getting new memory from the system takes as long as the transfer.
-        """
-        topics = self.log.topics
-        body: Buffer
-        body = room = memoryview(topics.memory.slab(batch.size))[: batch.size]
+def fetch_object(log: BatchLog, batch: QueuedBatch) -> FetchedObject:
+    """Fetch an object and compute its checksums. Raise DataLossError if it is missing. Runs on several threads.
+
+    The object goes to recycled memory, because getting new memory from the system takes as long as the transfer.
+    """
+    topics = log.topics
+    body: Buffer
+    body = room = memoryview(topics.memory.slab(batch.size))[: batch.size]
+    try:
         try:
             topics.store.get_whole(batch.key, room)
         # The object's size differs from the size in the notification. Read the object nevertheless, because a later
         # check of the checksum or index raises the error.
         except RangeNotSatisfiableError:
             body = topics.store.get(batch.key)
-        return FetchedObject(body, *split_checksums(body, batch.key))
+    except ObjectNotFoundError as error:
+        raise log.loss(batch) from error
+    return FetchedObject(body, *split_checksums(body, batch.key))
+
+
+def fetch_in_order(
+    log: BatchLog, batches: Iterable[QueuedBatch], objects: int
+) -> Generator[tuple[QueuedBatch, FetchedObject]]:
+    """Yield each batch with its object. Fetch up to ``objects`` objects and ``pubsub.fetch.bytes`` ahead. Raise
+    DataLossError for a missing object."""
+    with ThreadPool(objects, "tieredstore-pubsub-fetch") as pool:
+        yield from in_parallel(
+            pool, lambda batch: (batch, fetch_object(log, batch)), batches,
+            at_once=objects, weigh=lambda batch: batch.size, max_weight=log.settings.fetch_bytes,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,13 +220,6 @@ class Fetching:
 
     batch: QueuedBatch
     object: Future[FetchedObject]
-
-    def outcome(self, log: BatchLog) -> FetchedObject:
-        """Wait for the object. Raise DataLossError if it is missing."""
-        try:
-            return outcome(self.object)
-        except ObjectNotFoundError as error:
-            raise log.loss(self.batch) from error
 
 
 class OpenBatch:
@@ -416,7 +413,7 @@ class PartitionState:
                     self._exhaust()
 
     def _open(self, fetching: Fetching) -> OpenBatch:
-        batch, fetched = fetching.batch, fetching.outcome(self._shared.log)
+        batch, fetched = fetching.batch, outcome(fetching.object)
         self._shared.counts.batches += 1
         self._shared.counts.stored_bytes += len(fetched.body)
         at = self.position if self.position.offset == batch.offset else Position(batch.offset)

@@ -6,7 +6,7 @@ that its filter excludes by partition, offset or the time range in a notificatio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from typing import ClassVar, Final, Self
 
@@ -17,7 +17,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
 from tieredstore.errors import AlreadyClosedError, TieredStoreError
 from tieredstore.process.closing import Closing
-from tieredstore.pubsub.consume.partition_state import Fetches
+from tieredstore.pubsub.consume.partition_state import FetchedObject, fetch_in_order
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.queue.memq_topics import topics_in_store
 from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch, Topics
@@ -44,38 +44,32 @@ class BatchTable:
         self._types = {"key": key, "value": value}
         self._keeps_snapshot = keeps_snapshot
         self._batches: list[QueuedBatch] | None = None
-        self._scans: list[BatchScan] = []
+        self.errors: list[BaseException] = []  # the errors that ended scans
         self.is_closed: bool = False
         self.schema: pa.Schema = BatchTables.schema(key, value)
 
     @property
     def error(self) -> TieredStoreError | None:
         """The first error of a scan."""
-        errors = (scan.error for scan in self._scans)
-        return next((error for error in errors if isinstance(error, TieredStoreError)), None)
+        return next((error for error in self.errors if isinstance(error, TieredStoreError)), None)
 
     def check_interruption(self) -> None:
         """If an interrupt ended a scan, raise the interrupt again, because the query engine has replaced it by its own
         error."""
-        for scan in self._scans:
-            if scan.error is not None and not isinstance(scan.error, Exception):
-                raise scan.error
+        for error in self.errors:
+            if not isinstance(error, Exception):
+                raise error
 
     def scan(self, columns: Sequence[str] | None = None, filter: ds.Expression | None = None) -> BatchScan:
         """Return a scan of these columns and of rows that match ``filter``. Raise AlreadyClosedError after close."""
         if self.is_closed:
             raise AlreadyClosedError(f"the table of {self.topic} is closed; attach the topic again")
         names = self.schema.names if columns is None else list(columns)
-        scan = BatchScan(self, names, filter)
-        self._scans = [one for one in self._scans if not one.is_over or one.error is not None]
-        self._scans.append(scan)
-        return scan
+        return BatchScan(self, names, filter)
 
     def close(self) -> None:
         """End all scans, refuse new ones, and close the topic."""
         self.is_closed = True
-        for scan in self._scans:
-            scan.close()
         self._log.close()
 
     def batches(self, condition: Condition | None) -> list[QueuedBatch]:
@@ -90,9 +84,9 @@ class BatchTable:
         spans = {_span(batch, self.topic): batch for batch in batches}
         return [spans[span] for span in condition.possible(spans)]
 
-    def fetches(self) -> Fetches:
-        """Return threads that fetch objects."""
-        return Fetches(self._log, self._log.settings.fetches)
+    def fetch(self, batches: Sequence[QueuedBatch]) -> Generator[tuple[QueuedBatch, FetchedObject]]:
+        """Yield these batches with their objects."""
+        return fetch_in_order(self._log, batches, self._log.settings.fetches)
 
     def decoder(self, columns: Sequence[str]) -> BatchDecoder:
         """Return a decoder of these columns."""
@@ -123,11 +117,10 @@ class BatchTable:
 
 
 class BatchScan(Closing):
-    """One scan, iterated once; ``error`` is set if the scan failed."""
+    """One scan, iterated once."""
 
     def __init__(self, table: BatchTable, columns: Sequence[str], filter: ds.Expression | None) -> None:
-        self.error: BaseException | None = None
-        self.is_closed = self.is_over = False
+        self.is_closed = False
         self._table = table
         self._columns = list(columns)
         self._filter = filter
@@ -151,10 +144,8 @@ class BatchScan(Closing):
         except GeneratorExit:
             raise
         except BaseException as error:
-            self.error = error
+            self._table.errors.append(error)
             raise
-        finally:
-            self.is_over = True
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
         table = self._table
@@ -162,13 +153,10 @@ class BatchScan(Closing):
         condition = None if self._filter is None else Condition(self._filter, table.schema)
         if condition is not None:
             wanted += [name for name in condition.columns if name not in wanted]
-        batches, decoder = table.batches(condition), table.decoder(wanted)
-        with closing(table.fetches()) as fetches:
-            fetched = fetches.in_order(iter(batches))
-            for batch in batches:
-                if self.is_closed:
-                    raise AlreadyClosedError("this scan was closed before its end; begin a new one")
-                _, (body, crc32, checksums) = next(fetched)
+        self._check_open()
+        decoder = table.decoder(wanted)
+        with closing(table.fetch(table.batches(condition))) as fetched:
+            for batch, (body, crc32, checksums) in fetched:
                 batch.check(crc32)
                 for records in decoder.decode(body, batch.key, checksums):
                     rows = table.convert(records, batch, wanted)
@@ -176,6 +164,11 @@ class BatchScan(Closing):
                         rows = condition.filter(rows)
                     if rows.num_rows:
                         yield rows.select(self._columns)
+                self._check_open()
+
+    def _check_open(self) -> None:
+        if self.is_closed or self._table.is_closed:
+            raise AlreadyClosedError("this scan was closed before its end; begin a new one")
 
 
 class BatchTables:

@@ -22,7 +22,7 @@ import pyarrow.compute
 from tieredstore.config import load_settings
 from tieredstore.config.nearest import did_you_mean
 from tieredstore.errors import ConfigError, DataLossError, TopicNotFoundError
-from tieredstore.pubsub.consume.partition_state import FetchedObject, Fetches
+from tieredstore.pubsub.consume.partition_state import FetchedObject, fetch_in_order
 from tieredstore.pubsub.consume.seen_messages import SeenMessages
 from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.format.batches import BatchIndex, headers_in
@@ -140,8 +140,9 @@ class BatchBackup:
         log = self._logs[name]
         seen = SeenMessages(log, partition)
         decoder = BatchDecoder((*_COLUMNS, *_PLACES), max_expanded_bytes=log.settings.max_expanded_bytes)
-        with closing(Fetches(log, _FETCHES)) as fetches:
-            for batch, fetched in fetches.in_order(log.walk(partition, start >> _BITS, -(-stop >> _BITS))):
+        batches = log.walk(partition, start >> _BITS, -(-stop >> _BITS))
+        with closing(fetch_in_order(log, batches, _FETCHES)) as fetched_batches:
+            for batch, fetched in fetched_batches:
                 for records in self._decode(batch, fetched, seen, decoder):
                     offsets = int64_values(records, "offset")
                     begin, end = bisect_left(offsets, start), bisect_left(offsets, stop)

@@ -14,7 +14,6 @@ from tieredstore.pubsub.format.batches import BatchIndex, read_index
 from tieredstore.pubsub.format.notifications import check_path
 from tieredstore.pubsub.queue.memq_topics import topics_in_store
 from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch, Topic, Topics
-from tieredstore.pubsub.settings import BatchSettings
 from tieredstore.spark.memq.options import TopicOptions
 from tieredstore.spark.source.store_source import StoreSource, manager_of
 
@@ -118,9 +117,8 @@ def list_batches(topics: Topics, options: TopicOptions) -> Sequence[PlannedBatch
     except TopicNotFoundError:
         # The topic's configuration may be lost together with its queue. In this case, list the path that a new topic
         # would get.
-        settings = topics.settings
-        path = check_path(f"{settings.key_prefix}{settings.section(BatchSettings).cluster}/topics/{options.topic}")
-        topic = Topic(options.topic, 1, path, settings.section(BatchSettings).hashing)
+        path = check_path(topics.path_of(options.topic))
+        topic = Topic(options.topic, 1, path, topics.batches.hashing)
     since, until = _time_of(options.starting), _time_of(options.ending)
     listed = [
         (parsed.ms, info.key, info.size)

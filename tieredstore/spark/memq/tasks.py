@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from typing import Final
 
 import pyarrow as pa
@@ -14,7 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from tieredstore.errors import DataLossError, ObjectNotFoundError
 from tieredstore.kafka.arrow_values import repeat_value
-from tieredstore.process.futures import outcome
+from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.consume.seen_messages import SeenMessages
 from tieredstore.pubsub.format.batches import BatchIndex
@@ -112,30 +110,25 @@ class _Reading:
         return self._shape.convert(records, self._options.topic, batch.partition, offset)
 
     def _records(self, batches: Sequence[PlannedBatch]) -> Iterator[tuple[PlannedBatch, pa.RecordBatch]]:
-        pool = ThreadPool(_AHEAD, "tieredstore-spark-fetch")
-        waiting, ahead = deque(batches), deque[tuple[PlannedBatch, Future[tuple[BatchIndex, bytes]]]]()
         seen = self._open_seen(batches[0].partition)
-        try:
-            while waiting or ahead:
-                while waiting and len(ahead) < _AHEAD:
-                    batch = waiting.popleft()
-                    ahead.append((batch, pool.submit(self._fetch, batch)))
-                batch, fetched = ahead.popleft()
-                try:
-                    index, body = outcome(fetched)
-                except ObjectNotFoundError as error:
-                    loss = _loss(batch, self._options)
-                    if self._options.fail_on_data_loss:
-                        raise loss from error
-                    _logger.warning("%s", str(loss).partition(";")[0])
-                    continue
-                for records in self._decode(batch, index, body, seen):
+        with ThreadPool(_AHEAD, "tieredstore-spark-fetch") as pool:
+            fetched = in_parallel(pool, self._fetch, batches, at_once=_AHEAD)
+            for batch, found in zip(batches, fetched, strict=True):
+                for records in () if found is None else self._decode(batch, *found, seen):
                     yield batch, records
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
 
-    def _fetch(self, batch: PlannedBatch) -> tuple[BatchIndex, bytes]:
-        """Return the index of a batch, and the bytes of the Messages to read."""
+    def _fetch(self, batch: PlannedBatch) -> tuple[BatchIndex, bytes] | None:
+        """Return the index of a batch, and the bytes of the Messages to read; None for a loss that the query skips."""
+        try:
+            return self._fetch_whole_or_part(batch)
+        except ObjectNotFoundError as error:
+            loss = _loss(batch, self._options)
+            if self._options.fail_on_data_loss:
+                raise loss from error
+            _logger.warning("%s", str(loss).partition(";")[0])
+            return None
+
+    def _fetch_whole_or_part(self, batch: PlannedBatch) -> tuple[BatchIndex, bytes]:
         store = self._topics.store
         if batch.stop is not None:
             index = index_in(self._topics, batch)
