@@ -108,7 +108,7 @@ class StoreTopics(TopicSource):
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
-        self._complaints: dict[str, str] = {}
+        self._once = LogOnce(_logger)
 
     def all(self) -> Iterable[KnownTopic]:
         """Yield the topics that can be read from the store. Log each error about other topics once."""
@@ -118,11 +118,8 @@ class StoreTopics(TopicSource):
             except TopicNotFoundError:
                 continue
             except (ConfigError, CorruptDataError) as error:
-                if self._complaints.get(name) != str(error):
-                    self._complaints[name] = str(error)
-                    _logger.warning("skipping a topic: %s", error)
+                self._once.warn(f"skipping a topic: {error}")
                 continue
-            self._complaints.pop(name, None)
             yield self._known(topic)
 
     def get(self, name: str) -> KnownTopic | None:

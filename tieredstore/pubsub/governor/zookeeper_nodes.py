@@ -21,6 +21,7 @@ from typing import Final, cast
 from tieredstore.errors import ConfigError, CorruptDataError, ResourceNotFoundError
 from tieredstore.limits import MAX_INT16
 from tieredstore.live.zookeeper_session import ZooKeeperSession
+from tieredstore.process.log_once import LogOnce
 from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.governor.assigning import BrokerSeat, TopicLoad
 from tieredstore.pubsub.governor.directory import KnownTopic, TopicSource
@@ -175,7 +176,7 @@ class ZooKeeperTopics(TopicSource):
     def __init__(self, session: ZooKeeperSession, topics: Topics) -> None:
         self._session = session
         self._topics = topics
-        self._complaints: dict[str, str] = {}
+        self._once = LogOnce(_logger)
 
     def all(self) -> Iterable[KnownTopic]:
         """Return all valid topics; log why a topic is invalid."""
@@ -207,23 +208,16 @@ class ZooKeeperTopics(TopicSource):
             properties: object = document.get("storageHandlerConfig") or document.get("outputHandlerConfig")
             known = KnownTopic(load, packet_text(handler, path), _texts(properties, path), document=document)
         except CorruptDataError as error:
-            self._complain(path, str(error))
+            self._once.warn(f"{path} in ZooKeeper: {error}")
             return None
         try:
             config = parse_topic_config(raw, path, Path.cwd())
             topics = open_configured_topics(self._topics.store, self._topics.settings, config)
         except ConfigError as error:
             # Only log a warning, because MemQ's brokers may be able to store the topic.
-            self._complain(path, f"this broker cannot store the topic: {error}")
+            self._once.warn(f"{path} in ZooKeeper: this broker cannot store the topic: {error}")
             return known
-        self._complaints.pop(path, None)
         return replace(known, stored=(topics, config.topic))
-
-    def _complain(self, path: str, why: str) -> None:
-        """Log each reason once, because topics are read every ten seconds."""
-        if self._complaints.get(path) != why:
-            self._complaints[path] = why
-            _logger.warning("%s in ZooKeeper: %s", path, why)
 
 
 def _texts(properties: object, path: str) -> tuple[tuple[str, str], ...]:
