@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import secrets
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate, count, pairwise
 from queue import Empty, SimpleQueue
 from random import random
 from typing import Final
@@ -123,14 +122,11 @@ class BatchWriter:
         # own deadline.
         self._pool = ThreadPool((_TRIES_AT_ONCE + 1) * log.settings.uploads, "tieredstore-pubsub-put")
         self._host = host or socket.gethostname().partition(".")[0].replace("/", "-")[:63] or "host"
-        self._lock = threading.Lock()
-        # Begin at random numbers, so that the object keys of two writers do not collide, and no partition is preferred.
-        self._next_id = secrets.randbits(64) - (1 << 63)
         try:
             # Copied definitions name the same queue if it is in Kafka, so both clusters know all batches.
             if log.topic.queue != KAFKA and log.topic.path != log.topics.path_of(log.topic.name):
                 log.topics.check_alone(log.topic)
-            self._turn = secrets.randbelow(log.queue.partitions)
+            self._turns = count(secrets.randbelow(log.queue.partitions))
         except BaseException:
             self.close()
             raise
@@ -154,9 +150,7 @@ class BatchWriter:
         requests. Raise DeliveryFailedError on failure."""
         notification = self.store(messages, deadline, memory, empty)
         if partition is None:
-            with self._lock:
-                self._turn += 1
-                partition = self._turn % self.log.queue.partitions
+            partition = next(self._turns) % self.log.queue.partitions
         key = notification.key
         try:
             # Begin no append after the deadline. This process may have slept so long that `gc` took the object for an
@@ -224,9 +218,8 @@ class BatchWriter:
         self._usual.note(time.monotonic() - begin_s)
 
     def _key(self, messages: Sequence[SealedMessage]) -> str:
-        """Return a new key for the batch."""
-        with self._lock:
-            server_id, self._next_id = self._next_id, _wrap(self._next_id + len(messages))
+        """Return a new key for the batch. A random number makes it unique."""
+        server_id = secrets.randbits(64) - (1 << 63)
         request = messages[0].request
         client_id, ms = 0 if request is None else request.request_id, time.time_ns() // 1_000_000
         topic = self.log.topic
@@ -289,11 +282,6 @@ def _runs(numbers: Sequence[int]) -> list[int]:
         else:
             runs += (number, number)
     return runs
-
-
-def _wrap(number: int) -> int:
-    """Wrap a number to the range of Java's ``long`` (signed 64 bits)."""
-    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 # A Message has at least this many bytes. This limits the number of Messages in a batch, and so the memory for the
