@@ -8,7 +8,7 @@ from typing import Final
 
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32
-from tieredstore.model import AtTime, Earliest, Latest, Places
+from tieredstore.model import Places
 from tieredstore.spark.source.option_values import (
     Option,
     OptionTexts,
@@ -195,6 +195,4 @@ def _of_topic(places: Places, topic: str) -> Places:
         others = sorted({name for name, _ in places} - {topic})
         if others:
             raise ConfigError(f"startingOffsets or endingOffsets names {others[0]}, but the option topic is {topic}")
-    elif not isinstance(places, Earliest | Latest | AtTime):  # the format has no options for other kinds of start
-        raise ConfigError("offsets must be earliest, latest, JSON or a time")
     return places
