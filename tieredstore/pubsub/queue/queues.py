@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple
 
 from tieredstore.config.installed import QUEUES, installed_class
 from tieredstore.errors import ConfigError, DataLossError, TieredStoreError
@@ -298,10 +298,6 @@ class TopicPartitions:
         return self._known
 
 
-class _OpenedBySite(Protocol):
-    def open(self, site: QueueSite) -> NotificationQueue: ...
-
-
 def open_queue(kind: str, site: QueueSite) -> NotificationQueue:
     """Return the queue of a topic.
 
@@ -311,7 +307,7 @@ def open_queue(kind: str, site: QueueSite) -> NotificationQueue:
 
     Raise ConfigError for an unknown kind.
     """
-    return cast("_OpenedBySite", _queue_class(kind)).open(site)
+    return _find_opener(kind)(site)
 
 
 def queue_name(kind: str, topic: str, settings: BatchSettings) -> str:
@@ -319,7 +315,7 @@ def queue_name(kind: str, topic: str, settings: BatchSettings) -> str:
     return topic if kind == STORE else settings.queue_topic or f"{topic}_notifications"
 
 
-def _queue_class(kind: str) -> type[NotificationQueue]:
+def _find_opener(kind: str) -> Callable[[QueueSite], NotificationQueue]:
     try:
         path = _CLASSES.get(kind) or installed_class(QUEUES, kind)
     except ValueError as error:
@@ -335,6 +331,7 @@ def _queue_class(kind: str) -> type[NotificationQueue]:
         raise ConfigError(f"cannot load the queue {kind}: {error}") from error
     if not (isinstance(queue_class, type) and issubclass(queue_class, NotificationQueue)):
         raise ConfigError(f"{path} is not a subclass of NotificationQueue")
-    if not callable(getattr(queue_class, "open", None)):
+    opener: Callable[[QueueSite], NotificationQueue] | None = getattr(queue_class, "open", None)
+    if not callable(opener):
         raise ConfigError(f"{path} has no class method open(site)")
-    return queue_class
+    return opener
