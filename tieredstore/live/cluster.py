@@ -31,7 +31,7 @@ from tieredstore.errors import (
 )
 from tieredstore.live.clients import LiveAdmin, LiveConsumer, await_answer, check_configuration, reading_configuration
 from tieredstore.live.epochs import EpochEnd, EpochInquiry
-from tieredstore.live.faults import fault, kind_of, unknown_s
+from tieredstore.live.faults import fault, kind_of, translate_errors, unknown_s
 from tieredstore.live.properties import check_timeout, client_configuration
 from tieredstore.live.topic_watch import TopicWatch
 from tieredstore.model import Isolation, TopicPartition, Uuid
@@ -256,6 +256,27 @@ class LiveCluster(Closing):
         doing = f"topic {topic} cannot be created at {self._servers}"
         self._one(lambda timeout_s: self._client.create_topics([new], request_timeout=timeout_s)[topic], doing)
         self.existing_topic(topic)
+
+    def provide_topic(self, topic: str, partitions: int) -> None:
+        """Create a topic with the cluster's defaults, or add partitions if it exists and has fewer."""
+        try:
+            self.create_topic(topic, partitions, -1, {})
+        except BrokerError:
+            doing = f"partitions cannot be added to topic {topic} at {self._servers}"
+            with translate_errors(doing):
+                known = self._client.list_topics(topic, timeout=self._timeout_s).topics[topic]
+            if known.error is not None:
+                raise
+            if len(known.partitions) < partitions:
+                new = [admin.NewPartitions(topic, partitions)]
+                client = self._client
+                self._one(lambda timeout_s: client.create_partitions(new, request_timeout=timeout_s)[topic], doing)
+
+    def delete_records(self, where: TopicPartition, offset: int) -> None:
+        """Delete a partition's records before ``offset``, as Kafka's retention does."""
+        place = KafkaPartition(*where, offset)
+        doing = f"records of {_name_of(where)} before {offset} cannot be deleted at {self._servers}"
+        self._one(lambda timeout_s: self._client.delete_records([place], request_timeout=timeout_s)[place], doing)
 
     def change_settings(self, topic: str, settings: Mapping[str, str | None], *, dry_run: bool = False) -> None:
         """Set these settings of a topic; remove a setting whose value is None. Other settings stay. With ``dry_run``,

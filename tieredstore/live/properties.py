@@ -112,6 +112,15 @@ def client_configuration(properties: Mapping[str, str], isolation: Isolation) ->
     return _with_defaults(_translate(given)) | _FIXED | {"isolation.level": isolation}
 
 
+_OF_CONSUMERS: Final = ("group.id", "check.crcs", "fetch.", "queued.", "isolation.level")
+
+
+def producer_configuration(properties: Mapping[str, str], isolation: Isolation) -> dict[str, str]:
+    """Return the configuration like :func:`client_configuration`, without the properties of consumers."""
+    given = client_configuration(properties, isolation)
+    return {name: value for name, value in given.items() if not name.startswith(_OF_CONSUMERS)}
+
+
 Value = TypeVar("Value")
 
 

@@ -23,7 +23,6 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.kafka_queue import KafkaQueue, PartitionLogs
-from tieredstore.pubsub.queue.kafka_topics import TopicAdmin
 from tieredstore.pubsub.queue.queues import NotificationQueue, Position, QueuedNotification
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.testing.notification_queue_tests import NotificationQueueTests, read_all
@@ -232,7 +231,7 @@ def test_a_topic_grows(kafka: KafkaServer) -> None:
     topics = topics_with_kafka(kafka)
     topics.grow("orders", 3)
     with topics.queue(topics.get("orders")) as queue:
-        wait_until(lambda: queue.partitions == 3, meanwhile=lambda: queue.provide(3))
+        wait_until(lambda: queue.partitions == 3, meanwhile=lambda: queue.provide(1))
 
 
 def test_notifications_are_kept_as_long_as_the_kafka_topics_records(queue: KafkaQueue) -> None:
@@ -243,9 +242,9 @@ def test_notifications_are_kept_as_long_as_the_kafka_topics_records(queue: Kafka
 
 def test_a_controller_that_died_is_not_waited_for_by_who_makes_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """Creating an existing topic and adding partitions both go to the controller, which is dead."""
-    monkeypatch.setattr("tieredstore.pubsub.queue.kafka_topics.LiveAdmin", DeadController)
-    with TopicAdmin({"bootstrap.servers": "127.0.0.1:1"}, "orders", 60) as topic:
-        topic.provide(2)
+    monkeypatch.setattr("tieredstore.live.cluster.LiveAdmin", DeadController)
+    with KafkaQueue({"bootstrap.servers": "127.0.0.1:1"}, "orders", "orders") as queue:
+        queue.provide(2)
 
 
 def test_trouble_that_is_no_partitions_keeps_nobody_from_reading(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,10 +38,12 @@ class DeadController:
         assert request_timeout > 0
         return self._ask(KafkaError.UNKNOWN_TOPIC_OR_PART)
 
-    def create_topics(self, _: Sequence[object]) -> dict[str, Future[Any]]:
+    def create_topics(self, _: Sequence[object], *, request_timeout: float) -> dict[str, Future[Any]]:
+        assert request_timeout > 0
         return self._ask(KafkaError.TOPIC_ALREADY_EXISTS)
 
-    def create_partitions(self, _: Sequence[object]) -> dict[str, Future[Any]]:
+    def create_partitions(self, _: Sequence[object], *, request_timeout: float) -> dict[str, Future[Any]]:
+        assert request_timeout > 0
         return self._ask(None)
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Listing:

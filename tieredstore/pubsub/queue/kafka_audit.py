@@ -13,13 +13,13 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from tieredstore.errors import ConfigError
 from tieredstore.live.clients import LiveProducer
+from tieredstore.live.properties import producer_configuration
 from tieredstore.process.closing import Closing
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.per_process import PerProcess
 from tieredstore.pubsub.counts import AUDIT, AuditingCounts, export
 from tieredstore.pubsub.format.audit_records import AuditRecord
 from tieredstore.pubsub.format.messages import ProducerRequest
-from tieredstore.pubsub.queue.kafka_topics import TopicAdmin
 from tieredstore.pubsub.settings import BatchSettings
 
 _CLOSE_S: Final = 5.0
@@ -40,7 +40,10 @@ class Auditor(Closing):
         self._has_warned = False
         self.counts: AuditingCounts = AuditingCounts()
         # Use the partitioner of MemQ's Java clients, so that all audit records of a Message are in one partition.
-        configuration = {**TopicAdmin.configuration(properties), "linger.ms": "10", "partitioner": "murmur2"}
+        configuration = {
+            **producer_configuration(properties, "read_uncommitted"),
+            "allow.auto.create.topics": "true", "linger.ms": "10", "partitioner": "murmur2",
+        }  # fmt: skip
         self._producer = PerProcess(lambda: LiveProducer(configuration), _let_go)
         self._forget_counts = export(AUDIT, self.counts)
         begin_again_after_fork(self)

@@ -27,8 +27,7 @@ from tieredstore.errors import BrokerUnavailableError, FencedError
 from tieredstore.live.clients import LiveAdmin, LiveConsumer
 from tieredstore.live.cluster import LiveCluster
 from tieredstore.live.faults import fault
-from tieredstore.live.properties import member_configuration
-from tieredstore.pubsub.queue.kafka_topics import TopicAdmin
+from tieredstore.live.properties import client_configuration, member_configuration
 from tieredstore.pubsub.queue.queues import Claim, GroupMember, GroupPartition, Position, name_partitions
 
 _PLACE: Final = re.compile(r"(\d{1,10})/(\d{1,10})", re.ASCII)
@@ -180,7 +179,7 @@ def group_states(
     properties: Mapping[str, str], name: str, cluster: LiveCluster, partitions: int, timeout_s: float
 ) -> dict[str, list[GroupPartition]]:
     """Return each group's state in topic ``name``, with the owners of its partitions."""
-    client = LiveAdmin(TopicAdmin.configuration(properties))
+    client = LiveAdmin(client_configuration(properties, "read_uncommitted"))
     wheres = [(name, partition) for partition in range(partitions)]
     try:
         listed = client.list_consumer_groups(

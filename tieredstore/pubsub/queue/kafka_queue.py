@@ -30,11 +30,10 @@ from tieredstore.errors import (
 from tieredstore.live.clients import LiveConsumer, LiveProducer, reading_configuration
 from tieredstore.live.cluster import LiveCluster
 from tieredstore.live.faults import fault, translate_errors
-from tieredstore.live.properties import client_configuration
+from tieredstore.live.properties import client_configuration, producer_configuration
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.per_process import PerProcess
 from tieredstore.pubsub.queue.kafka_group import KafkaGroup, group_states
-from tieredstore.pubsub.queue.kafka_topics import TopicAdmin
 from tieredstore.pubsub.queue.queues import (
     LOOK_AGAIN_S,
     GroupPartition,
@@ -69,7 +68,6 @@ class KafkaQueue(NotificationQueue):
         self._name = name
         self._topic = topic
         self._cluster = LiveCluster(properties, isolation="read_uncommitted", timeout_s=_CALL_S)
-        self._admin = TopicAdmin(properties, name, _CALL_S)
         reading = reading_configuration(client_configuration(properties, "read_uncommitted"), _CALL_S)
         self._logs = PartitionLogs(reading, name)
         self._tail = PartitionLogs(reading, name)  # separate, because a search must not move readers' positions
@@ -94,7 +92,6 @@ class KafkaQueue(NotificationQueue):
         self._logs.close()
         self._tail.close()
         self._cluster.close()
-        self._admin.close()
 
     @property
     def partitions(self) -> int:
@@ -250,11 +247,11 @@ class KafkaQueue(NotificationQueue):
         if offset > self.end(partition):
             raise InvalidRangeError(f"{self._where(partition)} ends before offset {offset}")
         if offset > self.start(partition):
-            self._admin.delete_records(partition, offset)
+            self._cluster.delete_records((self._name, partition), offset)
 
     def provide(self, partitions: int) -> None:
         """Create the Kafka topic, with the broker's default replication and retention, or add partitions."""
-        self._admin.provide(partitions)
+        self._cluster.provide_topic(self._name, partitions)
         with self._lock:
             self._known_partitions = None
 
@@ -286,7 +283,7 @@ def _producer_configuration(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the producer's configuration. Its timeouts are short, because this queue itself searches for the record
     after a timeout."""
     return {
-        **TopicAdmin.configuration(properties),
+        **producer_configuration(properties, "read_uncommitted"),
         "enable.idempotence": "true",
         "linger.ms": "0",
         "message.timeout.ms": "15000",

@@ -24,7 +24,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaExceptio
 from tieredstore.errors import BrokerError, BrokerUnavailableError, FencedError, TieredStoreError
 from tieredstore.live.clients import LiveProducer
 from tieredstore.live.faults import fault, kind_of
-from tieredstore.live.properties import client_configuration
+from tieredstore.live.properties import producer_configuration
 from tieredstore.model import TopicPartition, name_of
 from tieredstore.process.closing import Closing
 
@@ -48,7 +48,6 @@ _ABORT_S: Final = 10.0
 _ROOM_S: Final = 0.05
 _POLL_ROWS: Final = 1000
 
-_OF_CONSUMERS: Final = ("group.id", "check.crcs", "fetch.", "queued.", "isolation.level")
 _FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 _DEFAULTS: Final = {
     "compression.type": "lz4",
@@ -286,7 +285,6 @@ _LASTING: Final = frozenset(
 
 
 def _configuration(properties: Mapping[str, str], run: str, most_batch_bytes: int) -> dict[str, str]:
-    given = client_configuration(properties, "read_committed")
-    own = {name: value for name, value in given.items() if not name.startswith(_OF_CONSUMERS)}
+    own = producer_configuration(properties, "read_committed")
     batches = {"batch.size": str(min(1_000_000, most_batch_bytes))}
     return {**_DEFAULTS, **batches, **own, "transactional.id": f"tieredstore-restore-{run}"}
