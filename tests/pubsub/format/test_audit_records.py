@@ -229,6 +229,9 @@ def test_an_audit_without_a_broker_fails_nobody() -> None:
     with pytest.raises(ConfigError, match=r"pubsub.audit.topic needs pubsub.kafka.bootstrap.servers"):
         BatchProducer(orders_on(audit_topic="audit"), "orders")
     given = {"kafka_bootstrap_servers": "127.0.0.1:1", "kafka_message_timeout_ms": "50"}
+    for kind in (BatchProducer, BatchConsumer):
+        with pytest.raises(ConfigError, match="invalid client properties"):
+            kind(orders_on(None, 1, audit_topic="audit", **given, kafka_compression_type="pressed"), "orders")
     with BatchProducer(orders_on(None, 1, audit_topic="audit", **given), "orders") as producer:
         producer.send(b"v").result(LONG_S)
         auditor = producer._sending.auditor  # pyright: ignore[reportPrivateUsage]

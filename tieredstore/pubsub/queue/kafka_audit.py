@@ -44,6 +44,7 @@ class Auditor(Closing):
             **producer_configuration(properties, "read_uncommitted"),
             "allow.auto.create.topics": "true", "linger.ms": "10", "partitioner": "murmur2",
         }  # fmt: skip
+        LiveProducer(configuration)  # raises ConfigError for invalid properties; the first Message would be too late
         self._producer = PerProcess(lambda: LiveProducer(configuration), _let_go)
         self._forget_counts = export(AUDIT, self.counts)
         begin_again_after_fork(self)
