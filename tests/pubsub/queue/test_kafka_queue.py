@@ -9,21 +9,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError
 
 from tests.support.kafka.dead_controller import DeadController
 from tests.support.kafka.kafka_topics import Produced, make_topic, produce
 from tests.support.pubsub.pubsub_topics import orders_on, topics_on, values_of
 from tests.support.servers.kafka import KafkaServer
-from tests.support.servers.process import free_port
 from tests.support.waiting import wait_until
 from tieredstore.errors import ConfigError, FencedError, StoreUnavailableError, TopicNotFoundError
-from tieredstore.live.clients import LiveConsumer, LiveProducer
+from tieredstore.live.clients import LiveProducer
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.produce.producer import BatchProducer
-from tieredstore.pubsub.queue.kafka_queue import KafkaQueue, PartitionLogs
-from tieredstore.pubsub.queue.queues import NotificationQueue, Position, QueuedNotification
+from tieredstore.pubsub.queue.kafka_queue import KafkaQueue
+from tieredstore.pubsub.queue.queues import NotificationQueue, Position
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.testing.notification_queue_tests import NotificationQueueTests, read_all
 
@@ -245,16 +244,3 @@ def test_a_controller_that_died_is_not_waited_for_by_who_makes_a_topic(monkeypat
     monkeypatch.setattr("tieredstore.live.cluster.LiveAdmin", DeadController)
     with KafkaQueue({"bootstrap.servers": "127.0.0.1:1"}, "orders", "orders") as queue:
         queue.provide(2)
-
-
-def test_trouble_that_is_no_partitions_keeps_nobody_from_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    """librdkafka reports an error that concerns no partition as a message without a partition."""
-    trouble = Message(topic="notifications", error=KafkaError(KafkaError._ALL_BROKERS_DOWN))
-    assert trouble.partition() is None
-    given = [[trouble, Message(topic="notifications", partition=0, offset=5, value=b"told", timestamp=(1, 7))]]
-    monkeypatch.setattr(LiveConsumer, "consume", lambda *_: given.pop())
-    logs = PartitionLogs({"bootstrap.servers": f"127.0.0.1:{free_port()}", "group.id": "readers"}, "notifications")
-    try:
-        assert logs.read(0, 5, lambda: 6, Deadline.after(LONG_S)) == [QueuedNotification(5, 7, b"told")]
-    finally:
-        logs.close()

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from tieredstore.errors import (
     BrokerError,
-    BrokerUnavailableError,
     ConfigError,
     DataLossError,
     InvalidRangeError,
@@ -27,10 +28,10 @@ from tieredstore.errors import (
     TieredStoreError,
     TopicNotFoundError,
 )
-from tieredstore.live.clients import LiveConsumer, LiveProducer, reading_configuration
-from tieredstore.live.cluster import LiveCluster
-from tieredstore.live.faults import fault, translate_errors
-from tieredstore.live.properties import client_configuration, producer_configuration
+from tieredstore.live.clients import LiveProducer
+from tieredstore.live.faults import fault
+from tieredstore.live.properties import producer_configuration
+from tieredstore.live.reader import LiveReader
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.per_process import PerProcess
 from tieredstore.pubsub.queue.kafka_group import KafkaGroup, group_states
@@ -45,6 +46,7 @@ from tieredstore.pubsub.queue.queues import (
 _CALL_S: Final = 30.0
 _POLL_S: Final = 0.05
 _AGAIN_S: Final = 0.2
+_COLUMNS: Final = ("offset", "timestamp", "value")
 
 
 @dataclass(slots=True)
@@ -67,10 +69,8 @@ class KafkaQueue(NotificationQueue):
         self._properties = dict(properties)
         self._name = name
         self._topic = topic
-        self._cluster = LiveCluster(properties, isolation="read_uncommitted", timeout_s=_CALL_S)
-        reading = reading_configuration(client_configuration(properties, "read_uncommitted"), _CALL_S)
-        self._logs = PartitionLogs(reading, name)
-        self._tail = PartitionLogs(reading, name)  # separate, because a search must not move readers' positions
+        self._reader = LiveReader(properties, isolation="read_uncommitted", timeout_s=_CALL_S)
+        self._cluster = self._reader.cluster
         self._producer = PerProcess(lambda: LiveProducer(_producer_configuration(properties)), _discard)
         self._lock = threading.Lock()
         self._known_partitions: tuple[int, float] | None = None
@@ -89,9 +89,7 @@ class KafkaQueue(NotificationQueue):
     def close(self) -> None:
         """Close the clients."""
         self._producer.close()
-        self._logs.close()
-        self._tail.close()
-        self._cluster.close()
+        self._reader.close()
 
     @property
     def partitions(self) -> int:
@@ -125,7 +123,7 @@ class KafkaQueue(NotificationQueue):
         while True:
             try:
                 floor = self._floor(partition)
-                offset = self._search(partition, raw, floor, deadline) if is_unclear else None
+                offset = self._search(partition, raw, floor) if is_unclear else None
                 is_unclear = True
                 if offset is None:
                     offset = self._send(partition, raw, deadline)
@@ -182,44 +180,29 @@ class KafkaQueue(NotificationQueue):
             return StoreUnavailableError(f"{doing}: {error.str()}")
         return fault(error, doing)
 
-    def _search(self, partition: int, raw: bytes, floor: int, deadline: Deadline) -> int | None:
+    def _search(self, partition: int, raw: bytes, floor: int) -> int | None:
         """Return the offset of the record at or after ``floor``; None if the record is not there yet."""
-        stop, at = self.end(partition), floor
-        while at < stop:
-            by = Deadline.after(max(0.0, min(_CALL_S, deadline.remaining_s())))
-            entries = self._tail.read(partition, at, lambda: stop, by)
-            for entry in entries:
-                if entry.raw == raw:
-                    return entry.offset
-            if not entries:
-                break
-            at = entries[-1].offset + 1
-        return None
+        start, end = self.start(partition), self.end(partition)
+        with closing(self._fetch(partition, min(max(floor, start), end), end)) as batches:
+            entries = chain.from_iterable(map(_entries_in, batches))
+            return next((entry.offset for entry in entries if entry.raw == raw), None)
 
     def read(self, partition: int, offset: int) -> list[QueuedNotification]:
-        """Return entries that the client has received. If there are none, wait for the entries up to the current end of
-        the log.
+        """Return the entries of one fetch.
 
-        Raise DataLossError if ``offset`` is below the log's start.
+        Raise DataLossError if ``offset`` is below the log's start or beyond its end.
         """
-        self._check(partition)
+        start, end = self.start(partition), self.end(partition)
+        if not start <= offset <= end:
+            lost = f"retention has freed offsets {offset} to {start - 1}"
+            why = lost if offset < start else f"offset {offset} is beyond the end, {end}"
+            raise DataLossError.until(start, f"{self._where(partition)}: {why}")
+        with closing(self._fetch(partition, offset, end)) as batches:
+            records = next(batches, None)
+        return [] if records is None else _entries_in(records)
 
-        def end() -> int:
-            start = self.start(partition)
-            if offset < start:
-                raise DataLossError.until(
-                    start, f"{self._where(partition)}: retention has freed offsets {offset} to {start - 1}"
-                )
-            return self.end(partition)
-
-        try:
-            return self._logs.read(partition, offset, end, Deadline.after(_CALL_S))
-        except BrokerError as error:
-            if not error.retryable and not isinstance(error, DataLossError):
-                # The read usually fails because retention has freed the offset. Then ``end`` raises DataLossError
-                # instead of this error.
-                end()
-            raise
+    def _fetch(self, partition: int, offset: int, end: int) -> Generator[pa.RecordBatch]:
+        return self._reader.read(self._name, partition, offset, end, columns=_COLUMNS)
 
     def start(self, partition: int) -> int:
         """Return the log's start offset."""
@@ -296,121 +279,6 @@ def _discard(producer: LiveProducer) -> None:
     producer.poll(0)
 
 
-_AT_ONCE: Final = 500
-_MOST_HELD: Final = 2_000
-_WAIT_S: Final = 0.1
-_ANSWER_S: Final = 30.0
-
-
-@dataclass(slots=True)
-class _Stream:
-    """Entries of a partition, from ``start`` to ``end``, that the client has received and this queue has not returned
-    yet."""
-
-    start: int
-    end: int
-    held: deque[QueuedNotification] = field(default_factory=deque[QueuedNotification])
-    is_paused: bool = False
-
-    def has(self, offset: int) -> bool:
-        return self.start <= offset <= self.end
-
-
-class PartitionLogs:
-    """Reads partitions of ``topic`` from any offset. Thread-safe; each forked child has its own client."""
-
-    def __init__(self, configuration: Mapping[str, str], topic: str) -> None:
-        self._topic = topic
-        self._client = PerProcess(lambda: LiveConsumer(configuration), LiveConsumer.close)
-        self._lock = threading.Lock()
-        self._streams: dict[int, _Stream] = {}
-        self._of: LiveConsumer | None = None
-
-    def read(self, partition: int, offset: int, end: Callable[[], int], deadline: Deadline) -> list[QueuedNotification]:
-        """Return some entries from ``offset`` on.
-
-        If no entries have arrived, ask ``end()`` for the log's end. Return an empty list if ``offset`` is at the end;
-        else wait. Raise BrokerUnavailableError if no entry arrives by the deadline.
-        """
-        with self._lock:
-            consumer = self._client.get()
-            if consumer is not self._of:
-                self._of, self._streams = consumer, {}
-            stream = self._stream_at(consumer, partition, offset)
-            try:
-                self._fill(consumer, partition, stream, end, deadline)
-            except BaseException:
-                # After an error the stream's position is unknown, so drop the stream. The next read assigns the
-                # partition again.
-                self._drop(consumer, partition)
-                raise
-            entries = list(stream.held)
-            stream.held.clear()
-            if entries:
-                stream.start = stream.end = max(stream.end, entries[-1].offset + 1)
-            if stream.is_paused:
-                consumer.resume([TopicPartition(self._topic, partition)])
-                stream.is_paused = False
-            return entries
-
-    def _fill(
-        self, consumer: LiveConsumer, partition: int, stream: _Stream, end: Callable[[], int], deadline: Deadline
-    ) -> None:
-        self._take(consumer, 0.0)
-        if stream.held:
-            return
-        stop = end()
-        while not stream.held and stream.end < stop:
-            if deadline.remaining_s() <= 0:
-                doing = f"cannot read the notifications of {self._topic}-{partition}"
-                raise consumer.trouble.unavailable(doing, _ANSWER_S)
-            self._take(consumer, _WAIT_S)
-
-    def _drop(self, consumer: LiveConsumer, partition: int) -> None:
-        if self._streams.pop(partition, None) is not None:
-            consumer.incremental_unassign([TopicPartition(self._topic, partition)])
-
-    def close(self) -> None:
-        """Close the Kafka client; a later read opens a new client."""
-        with self._lock:
-            self._client.close()
-
-    def _stream_at(self, consumer: LiveConsumer, partition: int, offset: int) -> _Stream:
-        stream = self._streams.get(partition)
-        if stream is not None and stream.has(offset):
-            while stream.held and stream.held[0].offset < offset:
-                stream.held.popleft()
-            return stream
-        with translate_errors(f"cannot read {self._topic}-{partition} from {offset}"):
-            self._drop(consumer, partition)
-            consumer.incremental_assign([TopicPartition(self._topic, partition, offset)])
-        self._streams[partition] = stream = _Stream(offset, offset)
-        return stream
-
-    def _take(self, consumer: LiveConsumer, timeout_s: float) -> None:
-        for message in consumer.consume(_AT_ONCE, timeout_s):
-            self._sort_in(consumer, message)
-
-    def _sort_in(self, consumer: LiveConsumer, message: Message) -> None:
-        error = message.error()
-        partition = message.partition()  # None for errors of the whole client
-        stream = None if partition is None else self._streams.get(partition)
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            failure = fault(error, f"cannot read the notifications of {self._topic}")
-            # Ignore temporary errors, because the client retries by itself; the caller stops at its deadline.
-            if stream is not None and not isinstance(failure, BrokerUnavailableError):
-                raise failure
-            return
-        offset = message.offset()
-        if partition is None or stream is None or offset is None or offset < stream.end:
-            return
-        if error is not None:
-            # The client reports the partition's end. Move on to the end, because the offsets before it may be
-            # transaction markers or compacted records.
-            stream.end = offset
-            return
-        stream.held.append(QueuedNotification(offset, message.timestamp()[1], message.value() or b""))
-        stream.end = offset + 1
-        if len(stream.held) >= _MOST_HELD and not stream.is_paused:
-            consumer.pause([TopicPartition(self._topic, partition)])
-            stream.is_paused = True
+def _entries_in(records: pa.RecordBatch) -> list[QueuedNotification]:
+    columns = (records.column(name).to_pylist() for name in _COLUMNS)
+    return [QueuedNotification(offset, ms, raw or b"") for offset, ms, raw in zip(*columns, strict=True)]
