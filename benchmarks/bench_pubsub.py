@@ -34,16 +34,10 @@ import zstandard
 from benchmarks.measuring import Taken, interleaved, machine, rates, to_the_limit
 from benchmarks.pubsub.pubsub_broker import measure_broker
 from benchmarks.pubsub.pubsub_flow import measure_latency, measure_memory, measure_requests, measure_throughput
+from tests.support.pubsub.memq_batches import RecordFields, build_batch
 from tieredstore.pubsub.format._writing import BodyWriter
-from tieredstore.pubsub.format.batches import build_batch
 from tieredstore.pubsub.format.decoder import BatchDecoder
-from tieredstore.pubsub.format.messages import (
-    Compression,
-    MessageHeader,
-    ProducerRequest,
-    RecordFields,
-    seal_message,
-)
+from tieredstore.pubsub.format.messages import Compression, MessageHeader, ProducerRequest, seal_message
 from tieredstore.testing.segments import json_records
 
 MESSAGE = 1 << 20
@@ -64,7 +58,7 @@ def records_of_messages() -> list[list[RecordFields]]:
         while True:
             record = next(source)
             fields: RecordFields = (record.value or b"", record.key, None, bytes(8), 1_700_000_000_000)
-            if not body.append(*fields):
+            if body.take(*fields) < 0:
                 break
             records.append(fields)
         messages.append(records)
@@ -73,7 +67,7 @@ def records_of_messages() -> list[list[RecordFields]]:
 
 def body_of(records: list[RecordFields]) -> BodyWriter:
     body = BodyWriter(MESSAGE)
-    if body.extend(records, 0) != len(records):
+    if any(body.take(*record) < 0 for record in records):
         raise ValueError("a Message does not hold its records")
     return body
 
@@ -89,7 +83,7 @@ def flushed(records: list[RecordFields]) -> bytes:
     parts: list[bytes] = []
     for record in records:
         one = BodyWriter(MESSAGE)
-        one.append(*record)
+        one.take(*record)
         parts += (compressor.compress(memoryview(one)), compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
     parts.append(compressor.flush())
     stored = b"".join(parts)

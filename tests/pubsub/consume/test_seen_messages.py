@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tests.support.pubsub.memq_batches import build_batch
 from tests.support.pubsub.pubsub_topics import orders_on, values_of
 from tests.support.stores.doubles import CountingStore
 from tests.support.waiting import wait_until
@@ -15,7 +16,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.format._writing import BodyWriter
-from tieredstore.pubsub.format.batches import build_batch, index_size
+from tieredstore.pubsub.format.batches import index_size
 from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_message
 from tieredstore.pubsub.format.notifications import BatchKey, Notification
 from tieredstore.pubsub.produce.producer import BatchProducer
@@ -33,7 +34,7 @@ def once(topics: Topics, offset: int = 0, **options: str) -> BatchConsumer:
 
 def message(value: bytes, request_id: int, *, address: bytes = LOCALHOST, epoch_ms: int = 7) -> bytes:
     body = BodyWriter(1 << 16)
-    assert body.append(value, None, None, None, 5)
+    assert body.take(value, None, None, None, 5) == 0
     return seal_message(body, 1, ProducerRequest(address, epoch_ms, request_id), Compression.NONE)
 
 
@@ -115,7 +116,7 @@ def test_what_only_resembles_it_is_no_double(other: bytes) -> None:
 def test_messages_that_name_no_producer_are_all_given() -> None:
     topics = orders_on()
     body = BodyWriter(1 << 16)
-    assert body.append(b"v", None, None, None, 5)
+    assert body.take(b"v", None, None, None, 5) == 0
     nobodys = seal_message(body, 1, None, Compression.NONE)
     notify_as_memq(topics, nobodys, nobodys)
     assert values_of(once(topics), at_least=2) == [b"v", b"v"]

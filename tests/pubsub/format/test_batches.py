@@ -16,14 +16,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.pubsub.memq_batches import REQUEST, Row, message_of, random_record, row_of, rows_of
+from tests.support.pubsub.memq_batches import (
+    REQUEST,
+    RecordFields,
+    Row,
+    build_batch,
+    message_of,
+    random_record,
+    row_of,
+    rows_of,
+)
 from tieredstore.errors import ConfigError, InvalidRangeError
 from tieredstore.pubsub.broker.processor import check_message
 from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.format.batches import (
     BatchIndex,
     batch_checksum,
-    build_batch,
     index_size,
     parse_index_size,
     split_checksums,
@@ -33,7 +41,6 @@ from tieredstore.pubsub.format.messages import (
     Compression,
     MessageHeader,
     MessagePlace,
-    RecordFields,
     joined_crc,
     message_checksum,
     parse_message_header,

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.pubsub.memq_batches import GOLDEN, Row, golden_batches, rows_of
+from tests.support.pubsub.memq_batches import GOLDEN, Row, build_batch, golden_batches, rows_of
 from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.format._writing import BodyWriter
-from tieredstore.pubsub.format.batches import BatchIndex, build_batch
+from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.format.messages import Compression, parse_message_header, seal_message
 
@@ -60,7 +60,7 @@ def test_written_again_it_has_equal_bytes_where_it_is_not_compressed(vector: str
         for row in rows:
             if row["message"] == place.number:
                 headers = [(header["key"], header["value"]) for header in row["headers"] or []]
-                assert body.append(row["value"], row["key"], headers, row["message_id"], row["timestamp"])
+                assert body.take(row["value"], row["key"], headers, row["message_id"], row["timestamp"]) >= 0
         written = seal_message(body, body.count, header.request, header.compression)
         assert header.to_bytes() == message[: header.size]
         if header.compression is Compression.NONE:

@@ -8,12 +8,11 @@ import threading
 
 import pytest
 
-from tests.support.pubsub.memq_batches import message_of, rows_of
+from tests.support.pubsub.memq_batches import RecordFields, build_batch, message_of, rows_of
 from tieredstore.errors import InvalidRangeError
 from tieredstore.pubsub.errors import InvalidRecordError
 from tieredstore.pubsub.format._writing import BodyWriter
-from tieredstore.pubsub.format.batches import build_batch
-from tieredstore.pubsub.format.messages import Compression, ProducerRequest, RecordFields, seal_body, seal_message
+from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_body, seal_message
 
 
 def test_the_example_of_the_formats_page() -> None:
@@ -45,7 +44,7 @@ def test_the_example_of_the_formats_page() -> None:
 def test_what_memqs_readers_would_read_wrong_is_refused(record: RecordFields, sentence: str) -> None:
     body = BodyWriter(1 << 20)
     with pytest.raises(InvalidRecordError, match=sentence):
-        body.append(*record)
+        body.take(*record)
     assert (body.count, len(body)) == (0, 0)
 
 
@@ -62,20 +61,19 @@ def test_the_largest_that_fit_come_back() -> None:
 
 def test_a_full_body_takes_no_more_and_loses_nothing() -> None:
     body = BodyWriter(100)
-    assert body.append(bytes(60), None, None, None, 0)
-    assert not body.append(b"", None, None, None, 0)
+    assert body.take(bytes(60), None, None, None, 0) == 0
+    assert body.take(b"", None, None, None, 0) == -1
     assert (body.count, len(body)) == (1, 81)
-    assert body.extend([(b"", None, None, None, 0)] * 3, 0) == 0
 
 
 def test_nothing_is_appended_to_bytes_that_are_in_use() -> None:
     body = BodyWriter(1000)
-    body.append(b"v", None, None, None, 0)
+    body.take(b"v", None, None, None, 0)
     with memoryview(body) as view:
         assert len(view) == 22
         with pytest.raises(BufferError):
-            body.append(b"v", None, None, None, 0)
-    assert body.append(b"v", None, None, None, 0)
+            body.take(b"v", None, None, None, 0)
+    assert body.take(b"v", None, None, None, 0) == 1
 
 
 def test_a_batch_has_messages() -> None:
@@ -104,11 +102,11 @@ def test_a_message_that_is_stored_as_it_is_is_the_one_that_a_copy_would_be() -> 
         body, copied = BodyWriter(1 << 20), BodyWriter(1 << 20)
         for number in range(count):
             for each in (body, copied):
-                assert each.append(b"%d" % number * 60, b"k", None, None, number)
+                assert each.take(b"%d" % number * 60, b"k", None, None, number) == number
         message = seal_body(body, request, Compression.NONE)
         assert message == seal_message(copied, count, request, Compression.NONE)
         with pytest.raises(BufferError, match="closed"):
-            body.append(b"late", None, None, None, 0)
+            body.take(b"late", None, None, None, 0)
         with pytest.raises(BufferError, match="already has its header"):
             body.add_header(b"another")
 
@@ -118,7 +116,7 @@ def test_memory_of_messages_is_used_again_and_what_somebody_still_reads_is_not()
     for turn in range(100):
         body = BodyWriter((1 << 20) + turn // 50)  # the size changes half way
         value = bytes([turn]) * 100_000
-        while body.append(value, None, None, None, turn):
+        while body.take(value, None, None, None, turn) >= 0:
             pass
         with memoryview(body) as view:
             expected = bytes(view)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.pubsub.memq_batches import rows_of
+from tests.support.pubsub.memq_batches import build_batch, rows_of
 from tests.support.pubsub.pubsub_topics import batch_keys, fresh_topics, orders_on
 from tests.support.records.counted_checksums import counted_checksums
 from tests.support.stores.doubles import DelegatingObjectStore
@@ -20,7 +20,7 @@ from tieredstore.kafka.records._slabs import Slab, SlabPool
 from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.errors import InvalidRecordError
 from tieredstore.pubsub.format._writing import BodyWriter
-from tieredstore.pubsub.format.batches import BatchIndex, build_batch
+from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.produce.batch_writer import BatchMemory, room_for
 from tieredstore.pubsub.produce.futures import RecordPlace
 from tieredstore.pubsub.produce.producer import BatchProducer
@@ -66,8 +66,8 @@ def test_a_memory_is_full_by_bytes_and_by_messages() -> None:
 def test_lent_memory_has_exactly_the_room_that_was_said() -> None:
     room = memoryview(bytearray(100))
     body = BodyWriter(60, room, 40)
-    assert body.append(bytes(30), None, None, None, 0)
-    assert not body.append(b"", None, None, None, 0)
+    assert body.take(bytes(30), None, None, None, 0) == 0
+    assert body.take(b"", None, None, None, 0) == -1
     with pytest.raises(InvalidRecordError, match="a header of 39 bytes does not fit the 40 bytes"):
         body.add_header(bytes(39))
     assert body.add_header(b"h" * 40) == room[:91]

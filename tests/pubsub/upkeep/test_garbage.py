@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import pytest
 
+from tests.support.pubsub.memq_batches import build_batch
 from tests.support.pubsub.pubsub_topics import batch_keys, notified, sealed_message, topics_on, values_of
 from tests.support.stores.doubles import FaultyStore, Moment, Operation, ScriptedStore
 from tests.support.stores.operation_sweep import OperationSweep
@@ -33,7 +34,7 @@ from tieredstore.errors import (
 from tieredstore.ops.steps import Outcome
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import BatchConsumer
-from tieredstore.pubsub.format.batches import build_batch, index_size
+from tieredstore.pubsub.format.batches import index_size
 from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.format.notifications import BatchKey, Notification
 from tieredstore.pubsub.produce.batch_writer import BatchWriter

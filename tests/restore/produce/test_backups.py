@@ -91,7 +91,7 @@ def sealed_records(source: random.Random, request_id: int) -> tuple[SealedMessag
         key, value = source.choice([None, b"", b"key"]), source.randbytes(source.randrange(400))
         headers = source.choice([None, [("h", b"1"), ("", b""), ("ключ", b"\xff")]])
         time_ms = TIME_MS + source.randrange(10**6)
-        assert body.append(value, key, headers, source.choice([None, b"id"]), time_ms)
+        assert body.take(value, key, headers, source.choice([None, b"id"]), time_ms) >= 0
         kept.append((time_ms, key or None, value, headers))
     request = ProducerRequest(b"\x7f\0\0\1", 7, request_id)
     message = seal_message(body, len(kept), request, Compression.ZSTD)

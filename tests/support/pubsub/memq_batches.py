@@ -10,17 +10,21 @@ from typing import Any, TypeAlias
 from zlib import crc32
 
 from tests.support.paths import REPOSITORY
+from tieredstore.kafka.batches import Buffer
 from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.format._writing import BodyWriter
-from tieredstore.pubsub.format.batches import BatchIndex, build_batch
+from tieredstore.pubsub.format.batches import BatchIndex, batch_index
 from tieredstore.pubsub.format.decoder import BatchDecoder
-from tieredstore.pubsub.format.messages import Compression, ProducerRequest, RecordFields, seal_message
+from tieredstore.pubsub.format.messages import Compression, Headers, ProducerRequest, seal_message
 
 GOLDEN = REPOSITORY / "tests/pubsub/golden"
 REQUEST = ProducerRequest(bytes([127, 0, 0, 1]), 1_700_000_000_000, 7)
 MAX_EXPANDED = 1 << 20
 
 Row: TypeAlias = dict[str, Any]
+
+RecordFields: TypeAlias = tuple[bytes, bytes | None, Headers | None, bytes | None, int]
+"""A record's value, key, headers, message id and timestamp in ms, in the order of ``BodyWriter``'s arguments."""
 
 
 def golden_batches() -> dict[str, bytes]:
@@ -47,8 +51,13 @@ def message_of(
 ) -> bytes:
     """Encode the records as a Message."""
     body = BodyWriter(1 << 30)
-    assert body.extend(list(records), 0) == len(records)
+    assert all(body.take(*record) >= 0 for record in records)
     return seal_message(body, body.count, request, compression)
+
+
+def build_batch(messages: Sequence[Buffer]) -> bytes:
+    """Return the object that holds these Messages."""
+    return b"".join([batch_index(messages), *messages])
 
 
 def row_of(record: RecordFields, message: int, number: int) -> Row:

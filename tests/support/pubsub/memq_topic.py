@@ -42,7 +42,7 @@ class Topic:
         body = BodyWriter(1 << 20)
         for record in range(RECORDS):
             name = b"%d.%d.%d" % (batch, number, record)
-            body.append(name, b"k%d" % (record % 3), [("h", name)], name[::-1], batch * 1000 + record)
+            body.take(name, b"k%d" % (record % 3), [("h", name)], name[::-1], batch * 1000 + record)
         self._requests += 1
         request = ProducerRequest(b"\x7f\x00\x00\x01", 1, self._requests)
         stored = seal_message(body, RECORDS, request, Compression.NONE)

@@ -125,7 +125,7 @@ def sealed_message(request: ProducerRequest, *values: bytes, timestamp_ms: int =
     """Seal a Message like a producer, without compression."""
     body = BodyWriter(1 << 20)
     for value in values:
-        assert body.append(value, None, None, None, timestamp_ms)
+        assert body.take(value, None, None, None, timestamp_ms) >= 0
     stored = seal_message(body, len(values), request, Compression.NONE)
     return SealedMessage(stored, request, len(values), timestamp_ms, timestamp_ms)
 

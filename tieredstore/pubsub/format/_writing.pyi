@@ -1,4 +1,4 @@
-from tieredstore.pubsub.format.messages import Headers, RecordFields
+from tieredstore.pubsub.format.messages import Headers
 
 class BodyWriter:
     def __init__(self, most: int, lent: memoryview | None = None, head: int = 0) -> None: ...
@@ -13,9 +13,6 @@ class BodyWriter:
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def add_header(self, header: bytes) -> memoryview: ...
-    def append(
-        self, value: bytes, key: bytes | None, headers: Headers | None, message_id: bytes | None, timestamp_ms: int
-    ) -> bool: ...
     def take(
         self,
         value: bytes,
@@ -23,6 +20,5 @@ class BodyWriter:
         headers: Headers | None,
         message_id: bytes | None,
         timestamp_ms: int | None,
-        most_bytes: int,
+        most_bytes: int = ...,
     ) -> int: ...
-    def extend(self, records: list[RecordFields], start: int) -> int: ...

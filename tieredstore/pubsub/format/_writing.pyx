@@ -82,7 +82,7 @@ cdef class BodyWriter:
     """The records of one Message, as a buffer of bytes. Nothing can be appended while a view of it exists.
 
     ``payload`` counts the bytes of values and keys; ``least_ms`` and ``most_ms`` are the least and the greatest
-    timestamp. All three cover only records added by ``take``.
+    timestamp.
     """
 
     cdef uint8_t* memory  # owned memory: HEAD_ROOM bytes, then room for the body
@@ -153,38 +153,23 @@ cdef class BodyWriter:
         self.memory, self.body, self.room = memory, memory + HEAD_ROOM, room
         return 0
 
-    def take(self, bytes value, bytes key, headers, bytes message_id, timestamp_ms, Py_ssize_t most_bytes):
+    def take(self, bytes value, bytes key, headers, bytes message_id, timestamp_ms, Py_ssize_t most_bytes=INT64_MAX):
         """Append a record and return its number; −1, without effect, if it does not fit.
 
-        ``timestamp_ms`` None means now. ``most_bytes`` limits the body including the record's value and key."""
-        cdef int64_t timestamp
-        cdef Py_ssize_t payload = 0
-        if value is not None:
-            payload = len(value)
-        if key is not None:
-            payload += len(key)
-        if self.used + LENGTHS + payload > most_bytes:
+        ``headers`` are name-value pairs, or None. ``timestamp_ms`` None means now. ``most_bytes`` limits the body
+        including the record's value and key. Raise InvalidRecordError if the format cannot hold the record."""
+        if value is None:
+            raise InvalidRecordError("a record's value is None: MemQ has no null; an empty value is b''")
+        cdef Py_ssize_t value_size = len(value)
+        cdef Py_ssize_t key_size = 0 if key is None else len(key)
+        if self.used + LENGTHS + value_size + key_size > most_bytes:
             return -1
+        cdef int64_t timestamp
         try:
             timestamp = now_ms() if timestamp_ms is None else timestamp_ms
         except OverflowError:
             raise InvalidRecordError(f"a record's timestamp {timestamp_ms} has more than 64 bits") from None
-        if not self.append(value, key, headers, message_id, timestamp):
-            return -1
-        self.payload += payload
-        self.least_ms, self.most_ms = min(self.least_ms, timestamp), max(self.most_ms, timestamp)
-        return self.count - 1
-
-    cpdef bint append(self, bytes value, bytes key, headers, bytes message_id, int64_t timestamp_ms) except -1:
-        """Append a record; return False, without effect, if it does not fit.
-
-        ``headers`` are name-value pairs, or None. Raise InvalidRecordError if the format cannot hold the record.
-        """
-        if value is None:
-            raise InvalidRecordError("a record's value is None: MemQ has no null; an empty value is b''")
-        cdef Py_ssize_t key_size = 0 if key is None else len(key)
         cdef Py_ssize_t id_size = 0 if message_id is None else len(message_id)
-        cdef Py_ssize_t value_size = len(value)
         cdef bytes packed = None if not headers else _packed(headers)
         cdef Py_ssize_t headers_size = 0 if packed is None else len(packed)
         cdef Py_ssize_t fields = FIELDS_WITHOUT_ID_AND_HEADERS + id_size + headers_size
@@ -199,11 +184,11 @@ cdef class BodyWriter:
         if self.held or self.head:
             raise BufferError("the Message is closed: its bytes are in use")
         if size > self.most - self.used:
-            return False
+            return -1
         if size > self.room - self.used:
             self._make_room(size)
         cdef uint8_t* at = write_16(self.body + self.used, <unsigned int>fields)
-        at = write_64(at, <uint64_t>timestamp_ms)
+        at = write_64(at, <uint64_t>timestamp)
         at[0] = <uint8_t>id_size
         at += 1
         if id_size:
@@ -218,19 +203,9 @@ cdef class BodyWriter:
         memcpy(at, <const char*>value, value_size)
         self.used += size
         self.count += 1
-        return True
-
-    def extend(self, list records, Py_ssize_t start):
-        """Append records (value, key, headers, message_id, timestamp_ms) from ``start`` on.
-
-        Return the index of the first record that does not fit, or the length of ``records`` if all fit.
-        """
-        cdef Py_ssize_t place
-        for place in range(start, len(records)):
-            value, key, headers, message_id, timestamp_ms = records[place]
-            if not self.append(value, key, headers, message_id, timestamp_ms):
-                return place
-        return len(records)
+        self.payload += value_size + key_size
+        self.least_ms, self.most_ms = min(self.least_ms, timestamp), max(self.most_ms, timestamp)
+        return self.count - 1
 
 
 cdef bytes _packed(headers):

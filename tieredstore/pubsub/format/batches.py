@@ -139,13 +139,8 @@ def headers_in(batch: Buffer, name: str) -> Iterator[tuple[int, MessageHeader | 
             yield place.number, error
 
 
-def build_batch(messages: Sequence[Buffer]) -> bytes:
-    """Return the object that holds these Messages. Raise InvalidRangeError for no Messages, or for more than 2 GiB."""
-    return b"".join([batch_index(messages), *messages])
-
-
 def fill_batch(messages: Sequence[Buffer], room: Callable[[int], memoryview]) -> memoryview:
-    """Build a batch like :func:`build_batch`, in memory that ``room(size)`` returns. The memory may be larger than
+    """Return the object that holds these Messages, in memory that ``room(size)`` returns. The memory may be larger than
     ``size``."""
     index = batch_index(messages)
     batch = room(len(index) + sum(map(len, messages)))

@@ -50,9 +50,6 @@ else:
 Headers: TypeAlias = Sequence[tuple[str, bytes]]
 """Headers of a record: unique names with their values."""
 
-RecordFields: TypeAlias = tuple[bytes, bytes | None, Headers | None, bytes | None, int]
-"""A record's value, key, headers, message id and timestamp in ms, in the order of ``BodyWriter``'s arguments."""
-
 VERSION: Final = 100
 BARE_HEADER_SIZE: Final = 19
 """Bytes of a header without the producer's fields."""

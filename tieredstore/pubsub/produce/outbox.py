@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 Acks: TypeAlias = Literal["0", "1", "all"]
 
 _logger: Final = logging.getLogger(__name__)
-_MOST: Final = (1 << 63) - 1
 _LENGTHS: Final = 21  # bytes of a written record besides its data: lengths and timestamp
 
 
@@ -259,7 +258,7 @@ class Outbox:
             if not message.takes(message_id):
                 self._close_message()
                 continue
-            number = message.body.take(value, key, headers, message_id, timestamp_ms, _MOST)
+            number = message.body.take(value, key, headers, message_id, timestamp_ms)
             if number >= 0:
                 break
             if message.body.count:

@@ -293,9 +293,6 @@ def list_finished_batch_queries(log: BatchLog, before_ms: int) -> Iterator[str]:
             yield info.key
 
 
-_MAX_INT64: Final = (1 << 63) - 1
-
-
 class SinkBatches(Closing):
     """Stores the batches of a task, with ``name`` in their keys. Not thread-safe.
 
@@ -323,7 +320,7 @@ class SinkBatches(Closing):
         format or a Message."""
         if not self._message.takes(message_id):
             self._seal_message()
-        while self._message.body.take(value, key, headers, message_id, timestamp_ms, _MAX_INT64) < 0:
+        while self._message.body.take(value, key, headers, message_id, timestamp_ms) < 0:
             if not self._message.body.count:
                 raise InvalidRecordError(f"a record does not fit a Message of {self._settings.message_bytes} bytes")
             self._seal_message()
