@@ -14,7 +14,7 @@ from tieredstore.partitions.position import Position, Standing, is_stale, needs_
 from tieredstore.partitions.selections import Selection
 from tieredstore.process.log_once import LogOnce
 from tieredstore.reading.log_snapshot import LogSnapshot
-from tieredstore.reading.losses import Moved, sentence
+from tieredstore.reading.losses import loss_of_position
 from tieredstore.reading.survey import survey_logs
 from tieredstore.reading.windows import PlaceLookup, time_offset
 
@@ -114,8 +114,7 @@ class LogSnapshots:
         stale = {where for where, position in positions.items() if where in logs and is_stale(position, logs[where])}
         for where in sorted(stale):
             offset = positions[where].offset
-            moved = Moved(where, offset, Standing("stale", offset), logs[where])
-            self._log.warn(sentence(moved, self._query.words))
+            self._log.warn(loss_of_position(offset, Standing("stale", offset), logs[where]).sentence)
         return stale
 
     def lookup(self, snapshot: LogSnapshot) -> PlaceLookup:

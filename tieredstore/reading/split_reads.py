@@ -15,7 +15,7 @@ import pyarrow as pa
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError, DataLossError, ResourceNotFoundError, SegmentNotFoundError
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.reading.losses import CutWhileRead, Deleted, DeletedOnBroker, EndsBefore, Losses, NotReadable
+from tieredstore.reading.losses import Loss, Losses, loss_of_end, loss_of_request
 from tieredstore.records.columns import int64_values, leading
 from tieredstore.records.partition import RunRead, runs_of_spans
 from tieredstore.records.report import LostOffsets, ReadReport
@@ -95,7 +95,7 @@ class QuerySources:
             try:
                 yield from read_split(self.open_source(), one, settings)
             except SegmentNotFoundError as error:
-                losses.accept(Deleted(LostOffsets(one.partition, one.start_offset, one.stop_offset), error), error)
+                _lose_deleted(losses, LostOffsets(one.partition, one.start_offset, one.stop_offset), error)
 
     def read_live_split(self, split: LiveSplit) -> Generator[pa.RecordBatch, None, None]:
         """Yield the records of a split from the broker. No record batch is empty.
@@ -122,7 +122,7 @@ class QuerySources:
                     position = int64_values(records, "offset")[-1] + 1
             except DataLossError as error:
                 begins = self._live_start(self.live, split, position, error)
-                if not isinstance(begins, int):
+                if isinstance(begins, Loss):
                     losses.accept(begins, error)
                     return
                 # The broker deletes records after it has copied them to the bucket, so look for the missing records
@@ -137,15 +137,13 @@ class QuerySources:
                 else:
                     # Ask the broker for its present first offset, because it may have deleted more records since the
                     # error.
-                    lost = LostOffsets(partition, position, min(begins, stop))
-                    losses.accept(DeletedOnBroker(lost, error), error)
+                    lost = f"offsets {position} to {min(begins, stop) - 1} of {partition.topic}-{partition.partition}"
+                    losses.accept(Loss(f"{error}", "; {} to continue", (f"{lost} are lost: {error}",)), error)
                     position = begins
             else:
                 return
 
-    def _live_start(
-        self, live: LiveReader, split: LiveSplit, position: int, error: DataLossError
-    ) -> int | EndsBefore | NotReadable:
+    def _live_start(self, live: LiveReader, split: LiveSplit, position: int, error: DataLossError) -> int | Loss:
         """Return the present first offset of the broker's log, which is after ``position``. If the query accepts
         losses, and the rest of the split no longer exists, return this loss.
 
@@ -157,7 +155,7 @@ class QuerySources:
             # Records that were read already may belong to the new topic, so they must not count as read.
             if self.query.fails_on_loss or position > split.start:
                 raise error
-            return NotReadable(where, topic_id, position, split.stop, now_id)
+            return loss_of_request(where, topic_id, position, split.stop, now_id)
         begins = live.cluster.earliest_offsets([where])[where]
         if begins > position:
             return begins
@@ -168,7 +166,7 @@ class QuerySources:
         is_deposed = split.epoch is not None and now.leader_epoch is not None and now.leader_epoch < split.epoch
         if is_deposed or now.offset >= position:
             raise error
-        return EndsBefore(where, topic_id, now.offset, split.stop)
+        return loss_of_end(where, topic_id, now.offset, split.stop)
 
     def _late_copies(self, split: LiveSplit, start: int, stop: int) -> tuple[Lineage, int] | None:
         """Return the bucket's log with offsets from ``start`` on, and the offset at which the bucket's part of the
@@ -261,7 +259,7 @@ class StoredRead:
         """Apply the loss policy to a deleted segment, and continue after it."""
         end = min(stop, self._lineage.span_at(self.position).stop)
         lost = LostOffsets(self._lineage.partition, self.position, end)
-        self._losses.accept(Deleted(lost, error), error)
+        _lose_deleted(self._losses, lost, error)
         self._lost.append(lost)
         self.position = end
 
@@ -292,6 +290,12 @@ def open_reader(query: LogQuery) -> LiveReader:
     return LiveReader(query.client, isolation=query.isolation, timeout_s=query.timeout_s)
 
 
+def _lose_deleted(losses: Losses, lost: LostOffsets, error: SegmentNotFoundError) -> None:
+    """Apply the loss policy to offsets that retention has deleted from the bucket."""
+    sentence = f"offsets {lost.start} to {lost.stop - 1} of {lost.partition} were deleted while they were read: {error}"
+    losses.accept(Loss(sentence, way_out=""), error)
+
+
 def _uncut_stop(split: LiveSplit, live: LiveReader, losses: Losses) -> int:
     """Return the offset at which the read must end. If an election since planning truncated the log before
     ``split.stop``, apply the loss policy.
@@ -305,8 +309,11 @@ def _uncut_stop(split: LiveSplit, live: LiveReader, losses: Losses) -> int:
     answer = live.cluster.epoch_ends({where: split.epoch}).get(where)
     if answer is None or answer.end >= split.stop:
         return split.stop
-    lost = LostOffsets(split.partition, max(answer.end, split.start), split.stop)
-    losses.accept(CutWhileRead(lost, answer.end))
+    sentence = (
+        f"offsets {max(answer.end, split.start)} to {split.stop - 1} of {split.partition} were requested, but an "
+        f"election truncated the log at offset {answer.end}"
+    )
+    losses.accept(Loss(sentence, "; {} to read the present log"))
     return min(split.stop, max(split.start, now.offset))
 
 

@@ -24,16 +24,7 @@ from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.reading.epoch_inquiry import BothSides, EpochInquiry
 from tieredstore.reading.log_snapshot import LogSnapshot
-from tieredstore.reading.losses import (
-    Behind,
-    EarlierEpoch,
-    Losses,
-    Mismatch,
-    NotOnBroker,
-    OtherLife,
-    OtherThanNamed,
-    sentence,
-)
+from tieredstore.reading.losses import Loss, Losses
 from tieredstore.records.splits import find_decided_end
 
 if TYPE_CHECKING:
@@ -202,9 +193,10 @@ class _Survey:
         live, wanted = self._live_topics.get(topic), self._query.topic_ids.get(topic)
         live_id = None if live is None else live.topic_id
         if live is None and self._cluster is not None:
-            self._lose(NotOnBroker(topic))
+            self._lose(f"topic {topic} is in the bucket, but the broker has no such topic")
         if contradict(self._source.layout, topic, live_id, wanted):
-            self._lose(OtherThanNamed(topic, live_id, wanted))
+            named = f"{self._query.words.topic_ids} names {wanted}"
+            self._lose(f"topic {topic} has id {live_id} on the broker, but {named}")
         try:
             life = choose_life(catalog, self._source.layout, topic, live=live_id, wanted=wanted)
         except ConfigError as error:
@@ -212,7 +204,8 @@ class _Survey:
         # If the caller named a topic id, it knows that the topic has other ids. So report other ids only if the caller
         # named none.
         if life.others and wanted is None:
-            self._lose(OtherLife(topic, live_id, life.others))
+            ids = f"its id is {live_id} on the broker and {', '.join(map(str, life.others))} in the bucket"
+            self._lose(f"topic {topic} was created again: {ids}")
         elif life.stored is not None and wanted is None:
             choose = f"choose by {self._query.words.choose_topic_id}"
             self.sentences += others_than(catalog, life.stored, choose)
@@ -248,7 +241,10 @@ class _Survey:
         epoch = None if one.live is None else one.live.epoch
         if one.lineage is None or epoch is None or epoch >= last_epoch(one.lineage):
             return one
-        self._lose(EarlierEpoch(one.lineage.partition, epoch, last_epoch(one.lineage)))
+        self._lose(
+            f"the broker's log of {one.lineage.partition} has leader epoch {epoch}, but the bucket has records of "
+            f"epoch {last_epoch(one.lineage)}: the broker has another log, or a deposed leader has answered"
+        )
         return one._replace(lineage=None)
 
     def _live_spans(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, _LiveSpan]:
@@ -283,7 +279,10 @@ class _Survey:
         # The broker's log should not end before the bucket's. There is one exception. A leader with a later epoch has
         # the same log, but may not know the log's end yet.
         if log.on_broker and live_end < seam and not known.is_left_behind:
-            self._lose(Behind(known.lineage.partition, live_end, seam))
+            self._lose(
+                f"the broker's log of {known.lineage.partition} ends at offset {live_end - 1}, but the bucket has "
+                f"records up to offset {seam - 1}"
+            )
         return replace(log, seam=seam, earliest=known.lineage.earliest_offset, end=max(seam, live_end))
 
     def _end_before(self, known: _FoundPartition) -> int | None:
@@ -319,8 +318,9 @@ class _Survey:
         except (CorruptDataError, ObjectArchivedError, UnknownKeyError, WrongKeyError):
             return end
 
-    def _lose(self, loss: Mismatch) -> None:
+    def _lose(self, sentence: str) -> None:
+        """Apply the loss policy to a contradiction between bucket and broker."""
         # If the query accepts data loss, raise no error, because the snapshot's problems report the loss.
         if self._query.fails_on_loss:
-            Losses(self._query).accept(loss)
-        self.sentences.append(sentence(loss, self._query.words))
+            Losses(self._query).accept(Loss(sentence, "; check the settings, or {} to read anyway"))
+        self.sentences.append(sentence)

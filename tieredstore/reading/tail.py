@@ -20,7 +20,7 @@ from tieredstore.partitions.position import Position, Standing, stand
 from tieredstore.partitions.selections import Assign
 from tieredstore.process.closing import Closing
 from tieredstore.process.log_once import LogOnce
-from tieredstore.reading.losses import CreatedAgain, Gone, Losses, Moved, losses_between
+from tieredstore.reading.losses import Losses, loss_of_partition, loss_of_position, loss_of_topic, losses_between
 from tieredstore.reading.snapshots import LogSnapshots
 from tieredstore.reading.split_reads import QuerySources, StoredRead
 from tieredstore.records.report import LostOffsets
@@ -350,7 +350,7 @@ class LogTail(Closing):
                 # Leave the partition in the phase `_ToLook`. A later look-up may find that it was created, or that it
                 # is back.
                 if followed.topic_id is not None:
-                    self._losses.accept(Gone(where, followed.topic_id, followed.offset))
+                    self._losses.accept(loss_of_partition(where, followed.topic_id, followed.offset))
                 continue
             self._identify(followed, log)
             self._go_back_to_cut(followed, log, ends.get(where))
@@ -376,7 +376,7 @@ class LogTail(Closing):
         """If the topic was re-created, apply the loss policy and start at the new topic's first offset."""
         if followed.topic_id is not None and not log.is_of(followed.topic_id):
             read = f"{name_of(log.where)} of {followed.topic_id} was read up to offset {followed.offset}"
-            self._losses.accept(CreatedAgain(log.topic, log.topic_id, read))
+            self._losses.accept(loss_of_topic(log.topic, log.topic_id, read))
             followed.at = log.position(log.earliest)
         followed.topic_id, followed.identified_at = log.topic_id, self._looks.last_at
 
@@ -386,7 +386,7 @@ class LogTail(Closing):
         """
         standing = stand(followed.at, log, answer)
         if standing.kind == "cut":
-            self._losses.accept(Moved(log.where, followed.offset, standing, log))
+            self._losses.accept(loss_of_position(followed.offset, standing, log))
             followed.at = log.position(standing.at)
 
     def _place(self, followed: _Followed, log: PartitionLog) -> None:
@@ -405,7 +405,7 @@ class LogTail(Closing):
             self._lose([LostOffsets(log.topic_id_partition, followed.offset, live_start)], followed)
             followed.at = log.position(live_start)
         elif followed.offset > log.end:
-            self._losses.accept(Moved(log.where, followed.offset, Standing("beyond", log.end), log))
+            self._losses.accept(loss_of_position(followed.offset, Standing("beyond", log.end), log))
             followed.at = log.position(log.end)
         assert self._follower is not None
         leader, refused = log.live_epoch, followed.refused

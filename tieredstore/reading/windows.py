@@ -18,7 +18,7 @@ from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import AtTime, Earliest, Last, Latest, Place, Places, TopicPartition, check_offset, name_of
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.reading.losses import Losses, StartsBeyond
+from tieredstore.reading.losses import Loss, Losses
 
 if TYPE_CHECKING:
     from tieredstore.live import LiveCluster
@@ -179,7 +179,9 @@ class PlaceLookup:
         # The caller named this offset. If it existed once, the log has been truncated since. So a start beyond the end
         # counts as a loss.
         if start > log.end:
-            losses.accept(StartsBeyond(log.where, start, log.end))
+            starts = f"{self.query.words.starts} {name_of(log.where)} at offset {start}"
+            way_out = "; start earlier, or {} to start at the end"
+            losses.accept(Loss(f"{starts}, but its log ends before offset {log.end}", way_out))
         return min(start, log.end)
 
     def _end_before_undecided(self, where: TopicPartition, start: int, stop: int) -> int:

@@ -46,14 +46,13 @@ from tieredstore.model import TopicId, TopicPartition, Uuid, name_of
 from tieredstore.partitions.position import Position, stand
 from tieredstore.partitions.selections import Assign, Selection, Subscribe
 from tieredstore.reading.losses import (
-    BeginsLate,
-    CreatedAgain,
-    EndsBefore,
-    Gone,
     Loss,
     Losses,
-    Moved,
-    NotReadable,
+    loss_of_end,
+    loss_of_partition,
+    loss_of_position,
+    loss_of_request,
+    loss_of_topic,
 )
 from tieredstore.reading.snapshots import LogSnapshots
 from tieredstore.reading.windows import with_offsets
@@ -256,11 +255,11 @@ class StreamOffsets:
             if known is not None and known >= stop and not self._is_cut(where, known, log, answers):
                 continue
             if log is None or not _agree(log.topic_id, topic_id, log.derived_id):
-                on_loss(NotReadable(where, topic_id, known or 0, stop, None if log is None else log.topic_id))
+                on_loss(loss_of_request(where, topic_id, known or 0, stop, None if log is None else log.topic_id))
                 continue
             start = self._begin(where, log, on_loss, answers.get(where))
             if stop > log.end:
-                on_loss(EndsBefore(where, topic_id, log.end, stop))
+                on_loss(loss_of_end(where, topic_id, log.end, stop))
             if min(stop, log.end) > start:
                 windows[where] = start, min(stop, log.end)
         return windows
@@ -285,18 +284,18 @@ class StreamOffsets:
             # A new partition that does not begin at 0 has lost records, because retention deleted them before the
             # stream read them. A re-created topic is reported elsewhere, once for all its partitions.
             if log.earliest and _agree(self.topic_ids.get(where[0], log.topic_id), log.topic_id, log.derived_id):
-                on_loss(BeginsLate(where, log.earliest))
+                on_loss(Loss(f"{name_of(where)} is new, but begins at offset {log.earliest} instead of 0"))
             return log.earliest
         standing = stand(Position(known, self.epochs.get(where)), log, answer)
         if standing.kind != "stands":
-            on_loss(Moved(where, known, standing, log))
+            on_loss(loss_of_position(known, standing, log))
         return standing.at
 
     def _tell_of_gone(self, logs: Logs, on_loss: OnLoss) -> None:
         ids, derived = {topic: log.topic_id for (topic, _), log in logs.items()}, _derived_ids(logs)
         for where, at in sorted(self.offsets.items()):
             if where not in logs and self._has_id(where[0], ids, derived):
-                on_loss(Gone(where, self.topic_ids[where[0]], at))
+                on_loss(loss_of_partition(where, self.topic_ids[where[0]], at))
 
     def _tell_of_other_ids(self, logs: Logs, on_loss: OnLoss) -> None:
         for topic, (topic_id, derived) in sorted(
@@ -307,7 +306,7 @@ class StreamOffsets:
                 read = ", ".join(
                     f"{name_of(where)} {at}" for where, at in sorted(self.offsets.items()) if where[0] == topic
                 )
-                on_loss(CreatedAgain(topic, topic_id, f"{known} was read up to offsets {read}"))
+                on_loss(loss_of_topic(topic, topic_id, f"{known} was read up to offsets {read}"))
 
 
 def _derived_ids(logs: Logs) -> dict[str, Uuid | None]:

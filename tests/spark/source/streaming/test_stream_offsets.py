@@ -15,8 +15,7 @@ from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.live import EpochEnd
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.log import PartitionLog
-from tieredstore.reading.losses import Loss, sentence
-from tieredstore.reading.query import QueryWords
+from tieredstore.reading.losses import Loss
 from tieredstore.spark.source.streaming import OnLoss, StreamOffsets
 from tieredstore.spark.source.trigger_limits import Windows
 
@@ -47,13 +46,13 @@ def at(offsets: dict[TopicPartition, int], topic_id: Uuid = OLD) -> StreamOffset
 
 
 def refuse(loss: Loss) -> None:
-    raise DataLossError(sentence(loss, QueryWords()))
+    raise DataLossError(loss.sentence)
 
 
 def told_of(call: Callable[[OnLoss], Any]) -> tuple[Any, list[str]]:
     """Return the call's result and the losses that it reports. Assert that a strict stream fails at the first loss."""
     losses: list[str] = []
-    result = call(lambda loss: losses.append(sentence(loss, QueryWords())))
+    result = call(lambda loss: losses.append(loss.sentence))
     if losses:
         with pytest.raises(DataLossError) as error:
             call(refuse)
