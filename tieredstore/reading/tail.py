@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S: Final = 1.0
-"""After :meth:`_Looks.ask_soon`, the next look-up of the logs is at most this many seconds away. Each look-up lists the
-bucket.
+"""If a partition cannot continue, the next look-up of the logs is at most this many seconds away. Each look-up lists
+the bucket.
 """
 
 _PAUSE_S: Final = 0.1
@@ -172,32 +172,6 @@ class _Partitions(dict[TopicPartition, _Followed]):
         del self[where]
 
 
-@dataclass(slots=True)
-class _Looks:
-    """The times at which the tail looks at the logs: every ``pause_s``, or earlier on request."""
-
-    clock: Callable[[], float]
-    pause_s: float
-    last_at: float = -math.inf
-
-    @property
-    def next_at(self) -> float:
-        """The time when the next look-up is due."""
-        return self.last_at + self.pause_s
-
-    def begin(self) -> None:
-        """Note that a look-up begins now."""
-        self.last_at = self.clock()
-
-    def ask_soon(self) -> None:
-        """Make the next look-up due within ``_LOOK_AGAIN_S``."""
-        self.last_at = min(self.last_at, self.clock() - self.pause_s + min(_LOOK_AGAIN_S, self.pause_s))
-
-    def ask_now(self) -> None:
-        """Make the next look-up due at once."""
-        self.last_at = -math.inf
-
-
 class LogTail(Closing):
     """Follows partitions from given offsets, first in the bucket, then at the broker. Not thread-safe.
 
@@ -238,7 +212,8 @@ class LogTail(Closing):
         self._losses = Losses(query)
         self._log = LogOnce(_logger)
         self._snapshots = LogSnapshots(lambda: source, query, fresh_s=0, clock=clock)
-        self._looks = _Looks(clock, look_s)
+        self._look_s = look_s
+        self._next_look_at = -math.inf
         self._identified_at = clock()
         self._live_first = False
         self.follow(positions)
@@ -267,7 +242,7 @@ class LogTail(Closing):
         for where, place in positions.items():
             self._followed[where] = _Followed(Position(place) if isinstance(place, int) else place)
             self._followed.enter(where, _ToLook())
-        self._looks.ask_now()
+        self._next_look_at = -math.inf
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop following these partitions."""
@@ -316,7 +291,7 @@ class LogTail(Closing):
         """Return records that are available without waiting. The read alternates between bucket and broker, so that
         neither delays the other.
         """
-        if self._followed.within[_ToLook] and self._clock() >= self._looks.next_at:
+        if self._followed.within[_ToLook] and self._clock() >= self._next_look_at:
             self._look()
         self._check_identity(_IDENTITY_S)
         self._live_first = not self._live_first
@@ -327,7 +302,7 @@ class LogTail(Closing):
     def _wait(self, left: float) -> None:
         """Wait at most ``left`` seconds, until records may be available or a look-up of the logs is due."""
         if self._followed.within[_ToLook]:
-            left = min(left, max(_PAUSE_S, self._looks.next_at - self._clock()))
+            left = min(left, max(_PAUSE_S, self._next_look_at - self._clock()))
         if self._follower is not None and self._follower.positions:
             self._follower.wait(min(left, _SLEEP_S))
         else:
@@ -335,7 +310,8 @@ class LogTail(Closing):
 
     def _look(self) -> None:
         """Look at the logs of waiting partitions, and decide how each continues."""
-        self._looks.begin()
+        begun = self._clock()
+        self._next_look_at = begun + self._look_s
         to_look = self._with_leader(sorted(self._followed.within[_ToLook]))
         if not to_look:
             return
@@ -352,7 +328,7 @@ class LogTail(Closing):
                 if followed.topic_id is not None:
                     self._losses.accept(loss_of_partition(where, followed.topic_id, followed.offset))
                 continue
-            self._identify(followed, log)
+            self._identify(followed, log, begun)
             self._go_back_to_cut(followed, log, ends.get(where))
             if where not in stale:
                 self._place(followed, log)
@@ -372,13 +348,13 @@ class LogTail(Closing):
             self._log.warn(f"{name_of(where)} has no leader now, and is read once it has one")
         return [where for where in wheres if where not in silent]
 
-    def _identify(self, followed: _Followed, log: PartitionLog) -> None:
+    def _identify(self, followed: _Followed, log: PartitionLog, looked_at: float) -> None:
         """If the topic was re-created, apply the loss policy and start at the new topic's first offset."""
         if followed.topic_id is not None and not log.is_of(followed.topic_id):
             read = f"{name_of(log.where)} of {followed.topic_id} was read up to offset {followed.offset}"
             self._losses.accept(loss_of_topic(log.topic, log.topic_id, read))
             followed.at = log.position(log.earliest)
-        followed.topic_id, followed.identified_at = log.topic_id, self._looks.last_at
+        followed.topic_id, followed.identified_at = log.topic_id, looked_at
 
     def _go_back_to_cut(self, followed: _Followed, log: PartitionLog, answer: EpochEnd | None) -> None:
         """If an election truncated the log below the position, apply the loss policy and go back to the offset of the
@@ -518,7 +494,7 @@ class LogTail(Closing):
         followed.refusals = followed.offset, count
         # Count look-ups instead of time, because the broker may be unavailable between two refusals.
         timeout_s = self._sources.query.timeout_s
-        if count * max(_PAUSE_S, min(_LOOK_AGAIN_S, self._looks.pause_s)) >= timeout_s:
+        if count * max(_PAUSE_S, min(_LOOK_AGAIN_S, self._look_s)) >= timeout_s:
             followed.refusals = followed.offset, 0
             raise BrokerUnavailableError(
                 f"{name_of(where)} cannot be read from offset {followed.offset}: the broker has refused this offset "
@@ -536,7 +512,7 @@ class LogTail(Closing):
     def _look_at_soon(self, where: TopicPartition) -> None:
         """Put the partition into the phase ``_ToLook``, and ask for a look-up of the logs soon."""
         self._followed.enter(where, _ToLook())
-        self._looks.ask_soon()
+        self._next_look_at = min(self._next_look_at, self._clock() + min(_LOOK_AGAIN_S, self._look_s))
 
     def _check_identity(self, fresh_s: float) -> None:
         """Stop following partitions whose topic was deleted or re-created. Old offsets mean nothing in a new topic."""
