@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tieredstore.consumer.client import MemberClient
 from tieredstore.consumer.core import Core
 from tieredstore.consumer.delivery import Delivery
-from tieredstore.consumer.group import Commits
+from tieredstore.consumer.group import Commits, Group
 from tieredstore.consumer.live_side import LiveSide
 from tieredstore.consumer.lookups import Lookups
 from tieredstore.consumer.loss_policy import LossPolicy
@@ -82,6 +82,7 @@ class Parts:
             self.core = Core(settings, live, lookups, streams, policy, makers.clock)
             self.delivery = Delivery(self.core, self.measures, makers.held_bytes)
             self.commits = Commits(client, self.core, settings)
+            self.group = Group(client, self)
             self.offsets = OffsetQueries(settings, client, self.core)
             self._stop_measuring = CONSUMERS.add(self.measures.snapshot)
             opened.pop_all()

@@ -15,7 +15,7 @@ from tieredstore.consumer._message import Message
 from tieredstore.consumer.assembly import Makers, Parts
 from tieredstore.consumer.client import NO_OFFSET, Received, check_place, check_places
 from tieredstore.consumer.delivery import PartitionBatch
-from tieredstore.consumer.group import Group, RebalanceCallback
+from tieredstore.consumer.group import RebalanceCallback
 from tieredstore.consumer.settings import Mode, parse_settings
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.records import COLUMNS
@@ -75,7 +75,6 @@ class Consumer(confluent_kafka.Consumer):
         self._parts: Parts | None = None
         if self._settings.mode is not Mode.KAFKA_ONLY:
             self._parts = Parts(self._settings, self._client, self._makers)
-            self._group = Group(self._client, self._parts)
 
     @staticmethod
     def _pass_answers(known: weakref.ref[Consumer], on_commit: Any) -> Callable[[Any, list[KafkaPartition]], None]:
@@ -123,7 +122,7 @@ class Consumer(confluent_kafka.Consumer):
         ``poll_arrow`` raises the same errors as :meth:`poll`, and KafkaException where :meth:`poll` returns a message
         with an error.
         """
-        parts = self._expect_open()
+        parts = self._expect_parts()
         if max_rows is not None and max_rows < 1:
             raise ConfigError(f"max_rows is {max_rows}; it must be at least 1, or None for no limit")
         chosen, end = MessageColumns(columns), _end(timeout)
@@ -144,7 +143,7 @@ class Consumer(confluent_kafka.Consumer):
 
     def batches(self, max_rows: int | None = None, columns: Sequence[str] = COLUMNS) -> Iterator[PartitionBatch]:
         """Yield record batches until the consumer is closed; raise RuntimeError if it is closed already."""
-        self._expect_open()
+        self._expect_parts()
         while not self._is_closed:
             given = self.poll_arrow(_LONGEST_SLICE_S, max_rows, columns)
             if given is not None:
@@ -152,7 +151,7 @@ class Consumer(confluent_kafka.Consumer):
 
     def _collect(self, count: int, timeout: float | None) -> list[Received]:
         """Collect messages until there are ``count``, or the timeout has passed."""
-        parts = self._expect_open()
+        parts = self._expect_parts()
         end = _end(timeout)
         parts.commits.commit_when_due()
         collected: list[Received] = []
@@ -189,13 +188,13 @@ class Consumer(confluent_kafka.Consumer):
         if self._calls_back:
             time.sleep(wait)
             return [], set()
-        before = self._group.take_ended()
+        before = parts.group.take_ended()
         self._calls_back = True
         try:
             messages = self._client.consume(count, wait)
-            ended = self._group.take_ended()
+            ended = parts.group.take_ended()
             # A user's callback may have made this call while another call runs. That call needs them too.
-            self._group.leave_ended(before | ended)
+            parts.group.leave_ended(before | ended)
             # Drop the messages of a revoked partition, even if the partition was assigned again at once.
             return parts.delivery.judge(_without(messages, ended) if ended else messages, count), ended
         except BaseException:
@@ -246,15 +245,14 @@ class Consumer(confluent_kafka.Consumer):
         """Join the group for these topics; names that begin with ``^`` are patterns."""
         given = {"on_assign": on_assign, "on_revoke": on_revoke, "on_lost": on_lost}
         callbacks = {name: callback for name, callback in given.items() if callback is not None}
-        if self._parts is None:
+        if (parts := self._open_parts()) is None:
             self._client.subscribe(topics, **callbacks)
             return
-        self._expect_open()
         self._expect_broker("subscribe")
         for callback in callbacks.values():
             if not callable(callback):
                 raise TypeError("expected a callable")
-        self._group.subscribe(topics, on_assign, on_revoke, on_lost)
+        parts.group.subscribe(topics, on_assign, on_revoke, on_lost)
 
     def unsubscribe(self) -> None:
         """Leave the group. The next ``poll`` or ``consume`` revokes the assignment."""
@@ -262,74 +260,66 @@ class Consumer(confluent_kafka.Consumer):
 
     def assign(self, partitions: list[KafkaPartition]) -> None:
         """Replace the assignment. A partition without an offset starts at its committed offset."""
-        if self._parts is None:
+        if (parts := self._open_parts()) is None:
             self._client.assign(partitions)
-            return
-        self._expect_open()
-        self._group.assign(check_places(partitions))
+        else:
+            parts.group.assign(check_places(partitions))
 
     def unassign(self) -> None:
         """Remove the assignment."""
-        if self._parts is None:
+        if (parts := self._open_parts()) is None:
             self._client.unassign()
-            return
-        self._expect_open()
-        self._group.unassign()
+        else:
+            parts.group.unassign()
 
     def incremental_assign(self, partitions: list[KafkaPartition]) -> None:
         """Add to the current assignment."""
-        if self._parts is None:
+        if (parts := self._open_parts()) is None:
             self._client.incremental_assign(partitions)
-            return
-        self._expect_open()
-        self._group.incremental_assign(check_places(partitions))
+        else:
+            parts.group.incremental_assign(check_places(partitions))
 
     def incremental_unassign(self, partitions: list[KafkaPartition]) -> None:
         """Remove from the current assignment."""
-        if self._parts is None:
+        if (parts := self._open_parts()) is None:
             self._client.incremental_unassign(partitions)
-            return
-        self._expect_open()
-        self._group.incremental_unassign(check_places(partitions))
+        else:
+            parts.group.incremental_unassign(check_places(partitions))
 
     def assignment(self) -> list[KafkaPartition]:
         """Return the assigned partitions, whether they are read from the bucket or the broker."""
-        if self._parts is None:
+        if (parts := self._open_parts()) is None:
             assigned: list[KafkaPartition] = _base.assignment(self)
             return assigned
-        parts = self._expect_open()
         return [KafkaPartition(*where) for where in sorted(parts.core.partitions)]
 
     def pause(self, partitions: list[KafkaPartition]) -> None:
         """Stop returning records of these partitions until they are resumed, even in later assignments."""
-        if self._parts is None:
+        if (parts := self._open_parts()) is None:
             _base.pause(self, partitions)
-            return
-        self._expect_open()
-        self._group.pause(check_places(partitions))
+        else:
+            parts.group.pause(check_places(partitions))
 
     def resume(self, partitions: list[KafkaPartition]) -> None:
         """Continue these partitions where they were paused."""
-        if self._parts is None:
+        if (parts := self._open_parts()) is None:
             _base.resume(self, partitions)
-            return
-        self._expect_open()
-        self._group.resume(check_places(partitions))
+        else:
+            parts.group.resume(check_places(partitions))
 
     def seek(self, partition: KafkaPartition) -> None:
         """Continue a partition at any offset; raise KafkaException if the partition is not assigned."""
-        if self._parts is None:
+        if (parts := self._open_parts()) is None:
             _base.seek(self, partition)
-            return
-        self._expect_open()
-        self._group.seek(check_place(partition))
+        else:
+            parts.group.seek(check_place(partition))
 
     def position(self, partitions: list[KafkaPartition]) -> list[KafkaPartition]:
         """Return the next offset of each partition; OFFSET_INVALID while the offset is unknown."""
-        if self._parts is None:
+        if (parts := self._open_parts()) is None:
             places: list[KafkaPartition] = _base.position(self, partitions)
             return places
-        positions = self._expect_open().core.positions()
+        positions = parts.core.positions()
         wheres = [(place.topic, place.partition) for place in check_places(partitions)]
         return [KafkaPartition(*where, positions.get(where, NO_OFFSET)) for where in wheres]
 
@@ -345,9 +335,8 @@ class Consumer(confluent_kafka.Consumer):
         offsets = given.get("offsets")
         asynchronous = bool(given.get("asynchronous", True))
         given = {name: value for name, value in given.items() if value is not None}
-        if self._parts is None:
+        if (parts := self._open_parts()) is None:
             return _base.commit(self, **given)
-        parts = self._expect_open()
         self._expect_broker("commit")
         if message is not None or offsets is not None:
             if offsets is None and message is not None and _is_message(message) and message.error() is None:
@@ -361,11 +350,10 @@ class Consumer(confluent_kafka.Consumer):
 
     def store_offsets(self, message: Any = None, offsets: list[KafkaPartition] | None = None) -> None:
         """Set the offsets that ``commit()`` and automatic commits use. Requires ``enable.auto.offset.store=false``."""
-        if self._parts is None:
+        if (parts := self._open_parts()) is None:
             given = {"message": message, "offsets": offsets}
             _base.store_offsets(self, **{name: value for name, value in given.items() if value is not None})
             return
-        parts = self._expect_open()
         if message is not None and offsets is not None:
             raise ValueError("message and offsets are mutually exclusive")
         if message is not None:
@@ -394,20 +382,18 @@ class Consumer(confluent_kafka.Consumer):
         ``remote_only``, return the bucket's first offset and end.
         """
         seconds = -1.0 if timeout is None else timeout
-        if self._parts is None:
+        if (parts := self._open_parts()) is None:
             return self._client.watermarks(partition, seconds, cached=cached)
-        self._expect_open()
-        return self._parts.offsets.watermarks(check_place(partition), seconds, cached=cached)
+        return parts.offsets.watermarks(check_place(partition), seconds, cached=cached)
 
     def offsets_for_times(self, partitions: list[KafkaPartition], timeout: float | None = -1) -> list[KafkaPartition]:
         """Take each partition's ``offset`` as a time in ms. Return its first offset at or after this time, or -1 if
         there is none."""
         seconds = -1.0 if timeout is None else timeout
-        if self._parts is None:
+        if (parts := self._open_parts()) is None:
             places: list[KafkaPartition] = _base.offsets_for_times(self, partitions, timeout=seconds)
             return places
-        self._expect_open()
-        return self._parts.offsets.for_times(check_places(partitions), seconds)
+        return parts.offsets.for_times(check_places(partitions), seconds)
 
     # ---- its life
 
@@ -452,12 +438,16 @@ class Consumer(confluent_kafka.Consumer):
     ) -> None:
         self.close()
 
-    def _expect_open(self) -> Parts:
-        if self._is_closed:
+    def _open_parts(self) -> Parts | None:
+        """Return the parts, or None with ``kafka_only``. Raise RuntimeError if they are closed."""
+        if self._parts is not None and self._is_closed:
             raise RuntimeError("Consumer closed")
-        if self._parts is None:
-            raise ConfigError("records in columns need a store: tiered.storage.mode is kafka_only")
         return self._parts
+
+    def _expect_parts(self) -> Parts:
+        if (parts := self._open_parts()) is None:
+            raise ConfigError("records in columns need a store: tiered.storage.mode is kafka_only")
+        return parts
 
     def _expect_broker(self, call: str) -> None:
         if not self._settings.has_broker:
