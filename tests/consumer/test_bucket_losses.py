@@ -27,7 +27,13 @@ from tests.support.kafka.scripted_member import SELDOM, ScriptedBroker, Scripted
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, value_of
 from tieredstore.config import settings_from
 from tieredstore.consumer.partition import Bucket as InBucket
-from tieredstore.errors import DataLossError, ResourceNotFoundError, SegmentCorruptError, UnknownKeyError
+from tieredstore.errors import (
+    CorruptDataError,
+    DataLossError,
+    ResourceNotFoundError,
+    SegmentCorruptError,
+    UnknownKeyError,
+)
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import Record, build_batch
@@ -81,6 +87,42 @@ def test_a_segment_that_has_lost_its_log_is_named(
     assert offsets == sorted({*range(80)} - {*gone})
     assert [(extent.start, extent.stop) for extent in lost] == ([(gone.start, gone.stop)] if number else [])
     assert f"at offset {gone.start} is ignored: it has no .log" in caplog.text
+
+
+@POLICIES
+@pytest.mark.parametrize("first", [0, 5])
+def test_a_damaged_manifest_of_the_first_segment_is_a_loss(bucket: Bucket, policy: str, first: int) -> None:
+    _damage_manifest(bucket, bucket.write(20))
+    bucket.write(20)
+    lost: list[Any] = []
+    place = at(first) if first else PLACE
+    with reader_of(bucket, place, tiered_storage_on_data_loss=policy, loss_cb=lost.append) as consumer:
+        if policy == "fail":
+            assert f"offsets {first} to 19 of orders-0 are neither" in str(raised(consumer, DataLossError))
+            consumer.seek(at(20))
+        assert offsets_of(read(consumer, 20)) == list(range(20, 40))
+    assert [(one.start, one.stop) for one in lost] == ([(first, 20)] if policy == "report" else [])
+
+
+@POLICIES
+@pytest.mark.parametrize("place", [PLACE, at(5)])
+def test_a_partition_of_which_no_segment_is_readable_is_named(
+    bucket: Bucket, policy: str, place: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    _damage_manifest(bucket, bucket.write(20))
+    bucket.write(20, partition=1)
+    with caplog.at_level(logging.WARNING), reader_of(bucket, place, tiered_storage_on_data_loss=policy) as consumer:
+        if policy == "fail":
+            assert "at offset 0 is ignored" in str(raised(consumer, CorruptDataError))
+        else:
+            until(consumer, lambda _: consumer.tiered_stats()[ORDERS]["phase"] == "waiting")
+            assert "cannot read the next records: segment" in caplog.text
+            bucket.write(20)
+            until(consumer, lambda given: offsets_of(given) == list(range(20, 40)))
+
+
+def _damage_manifest(bucket: Bucket, segment: Any) -> None:
+    next(path for path, _ in _objects(bucket, segment) if path.suffix == ".rsm-manifest").write_bytes(b"{}")
 
 
 def test_a_copy_that_comes_late_fills_a_hole(bucket: Bucket) -> None:

@@ -26,6 +26,7 @@ from tieredstore.consumer.placement import (
     Unreadable,
     Unset,
     Waits,
+    beginning,
     place,
     run_stop,
 )
@@ -374,9 +375,7 @@ class BrokerInquiry:
 
 
 class BucketInquiry:
-    """Finds where partitions start and continue, from the bucket's logs and the broker's answers. Used by the
-    bucket's thread only.
-    """
+    """Decides where partitions start and continue. Used by the bucket's thread only."""
 
     def __init__(
         self,
@@ -426,9 +425,7 @@ class BucketInquiry:
         return self._epochs.stored_history(lineage) if is_alone and lineage is not None else None
 
     def until_cut(self, lineage: Lineage) -> Lineage | None:
-        """Return the part of the bucket's log that is valid according to the uploader's watermark, without asking a
-        broker.
-        """
+        """Return the part of the bucket's log that is valid by the uploader's watermark, without asking a broker."""
         self._epochs.look_at_watermarks([lineage])
         history = self._epochs.stored_history(lineage)
         return lineage if history is None or history.cut is None else history.cut.apply(lineage)
@@ -457,7 +454,7 @@ class BucketInquiry:
             self._reload(look)
         position = self._fresh_offset(look)
         if position is None:
-            return _make_found(look, Waits())
+            return _make_found(look, self._waits(look))
         placement = self._place(look, position)
         if self._may_be_behind(placement) and self._refresh_is_due(where):
             self._refresh(look)
@@ -504,8 +501,8 @@ class BucketInquiry:
 
     def _beginning(self, look: Look, lineage: Lineage | None) -> int | None:
         if self._settings.mode is Mode.REMOTE_ONLY or look.broker is None:
-            return None if lineage is None else lineage.earliest_offset
-        return look.broker.span[0] if lineage is None else min(look.broker.span[0], lineage.earliest_offset)
+            return None if lineage is None else beginning(lineage)
+        return look.broker.span[0] if lineage is None else min(look.broker.span[0], beginning(lineage))
 
     def _may_begin_earlier(self, look: Look, position: int | None) -> bool:
         """Return True if the broker may have deleted records that were uploaded only after the listing."""
@@ -527,7 +524,13 @@ class BucketInquiry:
         stop = run_stop(lineage, position)
         decided = None if lineage is None or stop is None else self._find_decided(lineage, position, stop)
         mode = self._settings.mode if look.left_at is None or position < look.left_at else Mode.KAFKA_PREFERRED
-        return place(mode, position, look.live, lineage, decided)
+        placement = place(mode, position, look.live, lineage, decided)
+        return self._waits(look) if isinstance(placement, Waits) else placement
+
+    def _waits(self, look: Look) -> Waits | Unreadable:
+        """Return why there is no next record: the bucket has no later segment, or no readable one of the partition."""
+        problem = self.logs.unreadable(look.where)
+        return Waits() if problem is None else Unreadable(problem)
 
     def _find_cut(self, look: Look, position: int, lineage: Lineage | None) -> int | None:
         """Return where the log was truncated after the consumer had read up to ``position``; else None."""

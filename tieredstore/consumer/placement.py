@@ -97,6 +97,13 @@ def run_stop(lineage: Lineage | None, position: int) -> int | None:
     return gaps[0].start if gaps else lineage.end_offset
 
 
+def beginning(lineage: Lineage) -> int:
+    """Return the first offset of the bucket's log, including unreadable segments before the first readable one."""
+    first = lineage.earliest_offset
+    hidden = lineage.unreadable_between(first, first, starts_there=False, stops_there=True)
+    return min([first, *(problem.start_offset for problem in hidden)])
+
+
 def place(mode: Mode, position: int, live: LiveSpan | None, lineage: Lineage | None, decided: int | None) -> Placement:
     """Decide where a partition continues.
 
@@ -137,9 +144,8 @@ def _stop(mode: Mode, position: int, live: LiveSpan | None, lineage: Lineage, de
 def _place_without_broker(position: int, live: LiveSpan | None, lineage: Lineage | None) -> Placement:
     if lineage is None:
         return Waits()
-    earliest = lineage.earliest_offset
-    if position < earliest:
-        return OutOfRange() if live is None or position < live[0] else Lost(earliest)
+    if position < beginning(lineage):
+        return OutOfRange() if live is None or position < live[0] else Lost(lineage.earliest_offset)
     later = _next_start(position, lineage)
     if later is not None:
         return Lost(later)
@@ -152,7 +158,7 @@ def _place_between(position: int, live: LiveSpan, lineage: Lineage | None) -> Pl
     """Place an offset that the broker does not have. The bucket does not have the offset either, or has it only in an
     open transaction."""
     start, end = live
-    earliest = start if lineage is None else min(start, lineage.earliest_offset)
+    earliest = start if lineage is None else min(start, beginning(lineage))
     last = end if lineage is None else max(end, lineage.end_offset)
     if not earliest <= position <= last:
         return OutOfRange()
@@ -168,6 +174,9 @@ def _place_between(position: int, live: LiveSpan, lineage: Lineage | None) -> Pl
 
 
 def _next_start(position: int, lineage: Lineage) -> int | None:
-    """Return the end of the first gap at or after the position, or None if there is no gap."""
-    gaps = lineage.gaps_between(max(position, lineage.earliest_offset), lineage.end_offset)
+    """Return the end of the first gap at or after the position, or None if there is no gap. Unreadable segments before
+    the log are a gap."""
+    if position < lineage.earliest_offset:
+        return lineage.earliest_offset
+    gaps = lineage.gaps_between(position, lineage.end_offset)
     return gaps[0].stop if gaps else None

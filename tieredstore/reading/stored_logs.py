@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -16,7 +17,7 @@ from tieredstore.catalog.problems import Problem
 from tieredstore.catalog.tracing import KnownProofs, trace_partitions
 from tieredstore.errors import ConfigError, ResourceNotFoundError
 from tieredstore.format.keys import Suffix
-from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicPartition, Uuid
+from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, TopicPartition, Uuid
 from tieredstore.partitions.life import choose_life, contradict, others_than
 from tieredstore.process.log_once import LogOnce
 from tieredstore.process.parallel import READERS
@@ -42,6 +43,10 @@ class StoredLogs:
         self._lives: dict[str, Uuid | None] = {}
         """The id under which each listed topic is read. None if the bucket does not have the topic."""
         self._logs: dict[TopicPartition, Lineage] = {}
+        self._taking = threading.Lock()
+        """Held while a listing replaces a topic's logs, so that no other thread misses a log meanwhile."""
+        self._problems: dict[str, tuple[Problem, ...]] = {}
+        """The problems of the last listing of each topic."""
         # Log each sentence once, because otherwise every look-up would report a segment that is still being copied.
         self.notices: LogOnce = LogOnce(_logger)
         self.listings = 0
@@ -58,8 +63,9 @@ class StoredLogs:
             self.listings += 1
             catalog = load_catalog(self._source, topics=new)
             self._tell(catalog.problems)
-            for topic in new:
-                self._take(catalog, topic, ids.get(topic))
+            with self._taking:
+                for topic in new:
+                    self._take(catalog, topic, ids.get(topic))
         return new
 
     def reload(self, topic: str, topic_id: Uuid | None) -> None:
@@ -67,7 +73,8 @@ class StoredLogs:
         self.listings += 1
         catalog = load_catalog(self._source, topic=topic)
         self._tell(catalog.problems)
-        self._take(catalog, topic, topic_id)
+        with self._taking:
+            self._take(catalog, topic, topic_id)
 
     def refresh(self, where: TopicPartition, *, from_start: bool = False) -> None:
         """List the keys after the partition's last known segment. This takes one request if the bucket has no new
@@ -105,7 +112,17 @@ class StoredLogs:
     def lineage(self, where: TopicPartition) -> Lineage | None:
         """Return the partition's log as the last listing found it. Return None if the bucket has no segment of the
         partition."""
-        return self._logs.get(where)
+        with self._taking:
+            return self._logs.get(where)
+
+    def unreadable(self, where: TopicPartition) -> Problem | None:
+        """Return a problem of a partition of which the bucket has segments, but no readable one; otherwise None."""
+        with self._taking:
+            topic_id = self._lives.get(where[0])
+            if where in self._logs or topic_id is None:
+                return None
+            wanted, problems = TopicIdPartition(topic_id, *where), self._problems[where[0]]
+        return next((one for one in problems if one.is_loss and one.segment_id.topic_id_partition == wanted), None)
 
     def topic_id(self, topic: str) -> Uuid | None:
         """Return the id under which a topic is read, or None if the bucket does not have the topic."""
@@ -125,6 +142,7 @@ class StoredLogs:
     def _take(self, catalog: Catalog, topic: str, topic_id: Uuid | None) -> None:
         for where in [where for where in self._logs if where[0] == topic]:
             del self._logs[where]
+        self._problems[topic] = catalog.problems
         self._lives[topic] = None
         if topic not in catalog.topics():
             # A topic that has only unreadable segments does exist, so raise DataLossError, not the error of an absent
