@@ -90,6 +90,20 @@ def test_files_end_where_segments_do_and_grow_with_the_log(tmp_path: Path) -> No
     bucket.close()
 
 
+@pytest.mark.parametrize("number", [0, 2])
+def test_an_unreadable_segment_at_either_end_of_a_topic_fails_its_export(tmp_path: Path, number: int) -> None:
+    """Each file of an export has a given first and last offset, outside of which the segment is."""
+    bucket, out = Bucket(tmp_path), tmp_path / "out"
+    for _ in range(3):
+        bucket.write(10)
+    sorted(bucket.root.rglob("*.rsm-manifest"))[number].write_bytes(b"{}")
+    failed = export(bucket, "orders", "-o", out)
+    assert (failed.code, f"at offset {10 * number} is ignored" in failed.stderr) == (3, True)
+    assert export(bucket, "orders", "-o", out, "--on-loss", "report").code == 0
+    assert len(places(out)) == 20
+    bucket.close()
+
+
 def test_records_of_all_partitions_on_stdout(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "-").mkdir()

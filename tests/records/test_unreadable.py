@@ -6,11 +6,11 @@ import logging
 from contextlib import nullcontext
 from dataclasses import replace
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
 from tests.support.records.record_reader import RecordReader
-from tests.support.records.split_reads import plan_splits
 from tests.support.records.stored_records import StoredTopic, plain_batch
 from tests.support.records.topic_reads import read_topic
 from tieredstore.errors import DataLossError, ResourceNotFoundError
@@ -20,11 +20,15 @@ from tieredstore.reading.losses import Losses
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.survey import survey_logs
 from tieredstore.records.columns import int64_values
-from tieredstore.records.settings import ReadSettings
+from tieredstore.records.settings import OnDataLoss, ReadSettings
 from tieredstore.testing.segments import PARTITION
 
-REPORT = ReadSettings(columns=["offset"], on_data_loss="report")
-FAIL = ReadSettings(columns=["offset"])
+Window = int | AtTime | None
+
+
+def offsets(topic: StoredTopic, start: Window = None, stop: Window = None, policy: OnDataLoss = "fail") -> list[int]:
+    with read_topic(topic.manager, "events", start=start, stop=stop, columns=["offset"], on_data_loss=policy) as read:
+        return [offset for batch in read for offset in int64_values(batch, "offset")]
 
 
 def four_segments(topic: StoredTopic, *damaged: int) -> None:
@@ -60,18 +64,17 @@ LOSSES = [
 def test_an_unreadable_segment_fails_the_read_that_asks_for_it_or_is_reported(
     topic: StoredTopic,
     damaged: int,
-    start: int | AtTime | None,
-    stop: int | AtTime | None,
+    start: Window,
+    stop: Window,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     four_segments(topic, damaged)
     with pytest.raises(DataLossError, match=rf"at offset {100 * damaged} is ignored: .*on_data_loss") as raised:
-        topic.offsets(FAIL, start, stop)
+        offsets(topic, start, stop)
     assert raised.value.exit_code == 3
-    with caplog.at_level(logging.WARNING), topic.reader(REPORT).read("events", 0, start, stop) as read:
-        assert [problem.start_offset for problem in read.report.unreadable] == [100 * damaged]
-        assert not {o for batch in read for o in int64_values(batch, "offset")} & set(range(damaged * 100, 100))
-    assert any("is ignored" in message for message in caplog.messages)
+    with caplog.at_level(logging.WARNING):
+        assert not set(offsets(topic, start, stop, "report")) & set(range(damaged * 100, damaged * 100 + 100))
+    assert any(f"at offset {100 * damaged} is ignored" in message for message in caplog.messages)
 
 
 @pytest.mark.parametrize(
@@ -89,12 +92,11 @@ def test_an_unreadable_segment_fails_the_read_that_asks_for_it_or_is_reported(
     ],
 )
 def test_an_unreadable_segment_elsewhere_is_nobodys_loss(
-    topic: StoredTopic, damaged: int, start: int | AtTime | None, stop: int | AtTime | None
+    topic: StoredTopic, damaged: int, start: Window, stop: Window
 ) -> None:
     four_segments(topic, damaged)
-    with topic.reader(FAIL).read("events", 0, start, stop) as read:
-        assert sum(batch.num_rows for batch in read) == read.stop - read.start
-        assert read.report.unreadable == ()
+    first, last = (place.timestamp_ms if isinstance(place, AtTime) else place for place in (start, stop))
+    assert offsets(topic, start, stop) == list(range(first or 0, last or 400))
 
 
 @pytest.mark.parametrize("suffix", [".log", ".indexes"])
@@ -102,8 +104,8 @@ def test_a_last_segment_that_has_lost_an_object_is_lost_data(topic: StoredTopic,
     four_segments(topic)
     topic.store.delete(topic.keys(suffix)[-1:])
     with pytest.raises(DataLossError, match=rf"at offset 300 is ignored: it has no {suffix}"):
-        topic.offsets(FAIL)
-    assert topic.offsets(REPORT) == topic.offsets(FAIL, None, 300) == list(range(300))
+        offsets(topic)
+    assert offsets(topic, policy="report") == offsets(topic, None, 300) == list(range(300))
 
 
 @pytest.mark.parametrize("suffix", [".log", ".indexes"])
@@ -112,13 +114,20 @@ def test_a_time_within_a_middle_segment_that_has_lost_an_object_is_lost_data(top
     four_segments(topic)
     topic.store.delete(topic.keys(suffix)[1:2])
     with pytest.raises(DataLossError, match=rf"at offset 100 is ignored: it has no {suffix}"):
-        topic.offsets(FAIL, AtTime(150))
-    with pytest.raises(DataLossError, match=rf"at offset 100 is ignored: it has no {suffix}"):
-        read_topic(topic.manager, "events", start=AtTime(150)).close()
-    assert topic.offsets(REPORT, AtTime(150)) == topic.offsets(FAIL, 200) == list(range(200, 400))
-    assert topic.offsets(FAIL, AtTime(250)) == list(range(250, 400))
-    with pytest.raises(DataLossError, match=r"offsets 100 to 199 of .* are in no segment"):
-        topic.offsets(FAIL)
+        offsets(topic, AtTime(150))
+    assert offsets(topic, AtTime(150), policy="report") == offsets(topic, 200) == list(range(200, 400))
+    assert offsets(topic, AtTime(250)) == list(range(250, 400))
+    with pytest.raises(DataLossError, match=r"offsets 100 to 199 of events-0 are not available"):
+        offsets(topic)
+
+
+def test_a_time_within_a_missing_segment_is_lost_data(topic: StoredTopic) -> None:
+    four_segments(topic)
+    topic.manager.delete_log_segment_data(topic.copied[1])
+    with pytest.raises(DataLossError, match="offsets 100 to 199 of events-0 are not available"):
+        offsets(topic, AtTime(150))
+    assert offsets(topic, AtTime(150), policy="report") == offsets(topic, 200) == list(range(200, 400))
+    assert offsets(topic, AtTime(250)) == list(range(250, 400))
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
@@ -136,23 +145,25 @@ def test_a_copy_that_is_under_way_and_a_first_segment_that_is_being_deleted_are_
     four_segments(topic)
     manifests = topic.keys(".rsm-manifest")
     topic.store.delete([manifests[3], manifests[0].replace(".rsm-manifest", ".log")])
-    assert topic.offsets(FAIL) == list(range(100, 300))
+    assert offsets(topic) == list(range(100, 300))
 
 
 def test_one_whose_offsets_another_copy_holds_is_no_loss(topic: StoredTopic) -> None:
     four_segments(topic, 3)
     topic.copy_plain(300, 100, size=10)
-    assert topic.offsets(FAIL) == list(range(400))
+    assert offsets(topic) == list(range(400))
 
 
-@pytest.mark.parametrize("damaged", [0, 1, 3])
-def test_splits_are_planned_by_the_same_rule(topic: StoredTopic, damaged: int) -> None:
-    four_segments(topic, damaged)
-    lineage = topic.catalog().lineage("events", 0)
-    first, end = lineage.earliest_offset, lineage.end_offset
-    with pytest.raises(DataLossError, match=f"at offset {100 * damaged} is ignored"):
-        plan_splits(topic.manager, lineage, first, end, FAIL, max_split_bytes=1 << 20)
-    assert plan_splits(topic.manager, lineage, first, end, REPORT, max_split_bytes=1 << 20).splits
+@pytest.mark.parametrize(("since", "is_loss"), [(320, True), (250, False)])
+def test_a_filter_by_time_that_only_an_unreadable_last_segment_may_pass(
+    topic: StoredTopic, since: int, *, is_loss: bool
+) -> None:
+    four_segments(topic, 3)
+    later = ds.field("timestamp") >= pa.scalar(since, pa.timestamp("ms", "UTC"))
+    stop = None if is_loss else 300
+    with pytest.raises(DataLossError, match="at offset 300 is ignored") if is_loss else nullcontext():
+        read_topic(topic.manager, "events", filter=later, stop=stop).close()
+    read_topic(topic.manager, "events", filter=later & (ds.field("offset") < 100)).close()
 
 
 @pytest.mark.parametrize("damaged", [0, 3])
@@ -171,9 +182,9 @@ def test_a_snapshot_is_judged_by_the_same_rule(topic: StoredTopic, damaged: int)
 def test_a_topic_of_which_nothing_can_be_read_is_lost_and_not_absent(topic: StoredTopic) -> None:
     four_segments(topic, 0, 1, 2, 3)
     with pytest.raises(DataLossError, match=r"no stored segment can be read: segment .* of events-0"):
-        RecordReader(topic.manager, topic.catalog(), REPORT).read("events", 0)
+        RecordReader(topic.manager, topic.catalog(), ReadSettings()).read("events", 0)
     with pytest.raises(ResourceNotFoundError) as raised:
-        RecordReader(topic.manager, topic.catalog(), REPORT).read("others", 0)
+        RecordReader(topic.manager, topic.catalog(), ReadSettings()).read("others", 0)
     assert not isinstance(raised.value, DataLossError)
     assert PARTITION.topic == "events"
 

@@ -55,9 +55,11 @@ def export_records(
     query, manager, records = query_of(bucket, topic, partitions, how), bucket.manager, 0
     with TopicReader(lambda: manager, query) as reader:
         snapshot = reader.snapshot()
-        windows = reader.lookup(snapshot).clamp(
-            Earliest() if begin is None else begin, Latest() if end is None else end
-        )
+        starts, stops = Earliest() if begin is None else begin, Latest() if end is None else end
+        lookup = reader.lookup(snapshot)
+        windows = lookup.clamp(starts, stops)
+        # The reads of single files begin and end at given offsets, so they miss unreadable segments between them.
+        lookup.check_readable(windows, starts, stops)
         try:
             with export_folder(folder, query, snapshot, plan, file_format):
                 files = plan_export(snapshot, folder, file_format, windows=windows)

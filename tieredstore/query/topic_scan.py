@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 import pyarrow as pa
 
+from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import Earliest, Latest, Place, Places
 from tieredstore.query.conditions import Condition, PartitionSpan
 from tieredstore.query.topic_columns import TopicColumns, topic_schema
@@ -165,7 +166,14 @@ def begin_read(
         condition, plan.settings or ReadSettings(), plan.parallelism or default_parallelism(), plan.max_bytes,
         left_out=left_out,
     ).narrow(windows)  # fmt: skip
-    wanted = {where: (of_log[0][0], of_log[-1][1]) for where, of_log in scan.windows.items() if of_log}
+    wanted: dict[TopicPartition, OffsetWindow] = {}
+    for where, of_log in scan.windows.items():
+        stop = windows[where][1]
+        if of_log:
+            wanted[where] = of_log[0][0], of_log[-1][1]
+        # Even if no readable record is wanted, records of an unreadable last segment may be.
+        elif condition is None or condition.possible([PartitionSpan(where, stop, MAX_OFFSET)]):
+            wanted[where] = stop, stop
     # If the condition shortens a window, do not require offsets outside of the shorter window to be readable.
     begins = {
         where: start if start > windows[where][0] else place_of(starts, where) for where, (start, _) in wanted.items()

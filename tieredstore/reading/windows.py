@@ -18,7 +18,7 @@ from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import AtTime, Earliest, Last, Latest, Place, Places, TopicPartition, check_offset, name_of
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.reading.losses import Loss, Losses
+from tieredstore.reading.losses import Loss, Losses, losses_between
 
 if TYPE_CHECKING:
     from tieredstore.live import LiveCluster
@@ -141,15 +141,25 @@ class PlaceLookup:
         return {where: (start, ends[where]) for where, start in starts.items()}
 
     def check_readable(self, windows: Mapping[TopicPartition, OffsetWindow], starts: Places, stops: Places) -> None:
-        """Apply the query's loss policy to unreadable segments that may have records of the windows."""
+        """Apply the query's loss policy to unreadable segments that may have records of the windows, and to missing
+        offsets right before a start that was given as a time."""
         # Check up to the requested end. A window is clamped to the end of its log, but the caller may have requested
         # more.
         asked = {
             where: (first, max(last, stop) if isinstance(stop := place_of(stops, where), int) else last)
             for where, (first, last) in windows.items()
         }
-        Losses(self.query).check_readable(
+        losses = Losses(self.query)
+        losses.check_readable(
             self.snapshot, asked, starts_there=with_offsets(starts, asked), stops_there=with_offsets(stops, asked)
+        )
+        # A look-up of a time does not see the missing records, of which some may be at or after this time.
+        logs = {where: self.snapshot.logs[where] for where in asked if isinstance(place_of(starts, where), AtTime)}
+        losses.accept_missing(
+            lost
+            for where, log in logs.items()
+            for lost in losses_between(log, log.earliest, asked[where][0])
+            if lost.stop == asked[where][0]
         )
 
     def _clamp(self, log: PartitionLog, starts: Places, stops: Places) -> OffsetWindow:
@@ -229,7 +239,12 @@ class PlaceLookup:
         for where, log in sorted(self.snapshot.logs.items()):
             place = place_of(places, where)
             if isinstance(place, int):
-                ends.setdefault(place, {})[name_of(where)] = log.end
+                # An unreadable segment after the log's end may have the offset, so leave it to the loss policy.
+                hides = any(
+                    problem.start_offset >= log.end and problem.segment_id.topic_id_partition == log.stored_partition
+                    for problem in self.snapshot.unreadable
+                )
+                ends.setdefault(place, {})[name_of(where)] = MAX_OFFSET if hides else log.end
         for offset, logs in ends.items():
             check_offset(offset, logs)
 
