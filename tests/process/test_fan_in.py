@@ -1,4 +1,4 @@
-"""Parallel streams: in order or as they arrive, a bound on waiting items, errors, and an end at any time."""
+"""Parallel streams: their order, a bound on waiting items, errors, and an end at any time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from tieredstore.process.fan_in import FanIn
 DEADLINE_S = 60.0
 
 
-def fan_in(
-    streams: Iterator[Callable[[], Iterator[int]]], *, at_once: int = 3, ordered: bool = True, most: int = 10
-) -> FanIn[int]:
-    return FanIn(streams, at_once=at_once, ordered=ordered, weigh=lambda _: 1, max_weight=most)
+def fan_in(streams: Iterator[Callable[[], Iterator[int]]], *, at_once: int = 3, most: int = 10) -> FanIn[int]:
+    return FanIn(streams, at_once=at_once, weigh=lambda _: 1, max_weight=most)
 
 
 def numbers(start: int, count: int) -> Iterator[int]:
@@ -28,16 +26,12 @@ def numbers(start: int, count: int) -> Iterator[int]:
 
 
 @settings(max_examples=examples(30), deadline=None)
-@given(
-    lengths=st.lists(st.integers(0, 12), max_size=12), at_once=st.integers(1, 4), most=st.integers(1, 5),
-    ordered=st.booleans(),
-)  # fmt: skip
-def test_all_items_are_given_once(lengths: list[int], at_once: int, most: int, ordered: bool) -> None:
+@given(lengths=st.lists(st.integers(0, 12), max_size=12), at_once=st.integers(1, 4), most=st.integers(1, 5))
+def test_all_items_are_given_once_in_order(lengths: list[int], at_once: int, most: int) -> None:
     streams = (partial(numbers, 100 * place, count) for place, count in enumerate(lengths))
     expected = [100 * place + item for place, count in enumerate(lengths) for item in range(count)]
-    with fan_in(streams, at_once=at_once, ordered=ordered, most=most) as items:
-        taken = list(items)
-    assert (taken if ordered else sorted(taken)) == expected
+    with fan_in(streams, at_once=at_once, most=most) as items:
+        assert list(items) == expected
 
 
 def test_what_waits_is_bounded_and_the_one_that_is_due_comes_in_all_the_same() -> None:
@@ -58,21 +52,20 @@ def test_what_waits_is_bounded_and_the_one_that_is_due_comes_in_all_the_same() -
             yield item
 
     streams = iter((first, later))
-    with FanIn(streams, at_once=2, ordered=True, weigh=lambda item: weights[min(item, 1)], max_weight=9) as items:
+    with FanIn(streams, at_once=2, weigh=lambda item: weights[min(item, 1)], max_weight=9) as items:
         assert [next(items), next(items)] == [0, 0]
         assert len(given_out) == 10
         assert list(items) == list(range(1, 100))
 
 
-@pytest.mark.parametrize("ordered", [True, False])
-def test_an_error_comes_after_what_is_before_it_and_ends_the_read(ordered: bool) -> None:
+def test_an_error_comes_after_what_is_before_it_and_ends_the_read() -> None:
     def failing() -> Iterator[int]:
         yield 5
         raise DataLossError("lost")
 
     streams = iter((partial(numbers, 0, 3), failing, partial(numbers, 10, 3)))
     taken: list[int] = []
-    with pytest.raises(DataLossError, match="lost"), fan_in(streams, at_once=1, ordered=ordered) as items:
+    with pytest.raises(DataLossError, match="lost"), fan_in(streams, at_once=1) as items:
         taken.extend(items)
     assert taken == [0, 1, 2, 5]
     assert list(items) == []

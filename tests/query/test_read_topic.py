@@ -138,7 +138,7 @@ def test_any_filter_gives_the_rows_that_it_gives_of_all(filtered: tuple[StoredTo
     topic, everything = filtered
     expression = data.draw(expressions())
     columns = data.draw(st.sampled_from([("offset", "partition"), ("value",), ("topic", "offset")]))
-    read = read_topic(topic.manager, "events", columns=columns, filter=expression, ordered=True, parallelism=2)
+    read = read_topic(topic.manager, "events", columns=columns, filter=expression, parallelism=2)
     assert table(read).to_pylist() == everything.filter(expression).select(list(columns)).to_pylist()
 
 
@@ -193,14 +193,12 @@ def test_a_lower_bound_of_time_is_sought_and_an_upper_one_is_a_stop(topic: Store
     assert (rows, size < a_segment / 4) == (10, True), size
 
 
-def test_unordered_and_side_by_side_are_the_same_records(topic: StoredTopic) -> None:
+def test_splits_that_are_read_side_by_side_come_in_order(topic: StoredTopic) -> None:
     for base in range(0, 12_000, 3000):
         topic.copy_plain(base, 3000, size=2000)
     topic.catalog()
-    for ordered in (True, False):
-        read = read_topic(topic.manager, "events", columns=("offset",), ordered=ordered, parallelism=4, max_bytes=1000)
-        offsets = [offset for batch in read for offset in batch.to_pydict()["offset"]]
-        assert (offsets if ordered else sorted(offsets)) == list(range(12_000))
+    read = read_topic(topic.manager, "events", columns=("offset",), parallelism=4, max_bytes=1000)
+    assert [offset for batch in read for offset in batch.to_pydict()["offset"]] == list(range(12_000))
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, TopicCol
 from tieredstore.query.topic_scan import TopicScan
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.reader import TopicReader
-from tieredstore.records.settings import ReadSettings
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import build_segment
 from tieredstore.transform.chunks import ChunkDecoder
@@ -64,7 +63,7 @@ def test_a_split_of_each_reader_fits_into_what_may_wait_to_be_taken(
         manager.copy_log_segment_data(metadata, segment.files)
         reader, snapshot = TopicReader(lambda: manager, LogQuery.of_topic("events")).begin()
         columns = TopicColumns(TOPIC_COLUMNS, ColumnTypes(), "events", [0])
-        scan = TopicScan(reader, snapshot, columns, columns.schema, None, ReadSettings(), readers, max_mib * mib)
+        scan = TopicScan(reader, snapshot, columns, columns.schema, None, readers, max_mib * mib)
         streams = list(scan.narrow(reader.lookup(snapshot).clamp(Earliest(), Latest())).streams())
         records = sum(batch.num_rows for stream in streams for batch in stream())
     assert records == metadata.end_offset + 1

@@ -1,4 +1,4 @@
-"""Reads parallel streams as one stream, in order or as items arrive."""
+"""Reads parallel streams as one stream, in order."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class _Stream(Generic[_Item]):
 class FanIn(Closing, Iterator[_Item]):
     """Iterator over the items of many streams; ``at_once`` streams run in parallel. Only one thread may read at a time.
 
-    When a thread of this object has finished a stream, the thread takes the next stream from ``streams``. With
-    ``ordered`` the items come stream by stream, otherwise in the order of arrival. The unread items together weigh at
-    most ``max_weight`` (by ``weigh``), plus one item that the reader waits for.
+    When a thread of this object has finished a stream, the thread takes the next stream from ``streams``. The items
+    come stream by stream. The unread items together weigh at most ``max_weight`` (by ``weigh``), plus one item that the
+    reader waits for.
 
-    After a stream has failed, no further stream starts. With ``ordered``, the reader gets the items before the failure,
-    then the error. Threads start with the first read. Close the iterator to end its streams after their next item.
+    After a stream has failed, no further stream starts. The reader gets the items before the failure, then the error.
+    Threads start with the first read. Close the iterator to end its streams after their next item.
     """
 
     def __init__(
@@ -51,18 +51,16 @@ class FanIn(Closing, Iterator[_Item]):
         streams: Iterable[Callable[[], Iterator[_Item]]],
         *,
         at_once: int,
-        ordered: bool,
         weigh: Callable[[_Item], int],
         max_weight: int,
     ) -> None:
         self._streams = iter(streams)
         self._taking = threading.Lock()
         self._at_once = at_once
-        self._ordered = ordered
         self._weigh = weigh
         self._max_weight = max_weight
         self._changed = threading.Condition()
-        self._open: list[_Stream[_Item]] = []
+        self._open = deque[_Stream[_Item]]()
         """Started streams with unread items, in the order of their start."""
         self._are_all_begun = False
         self._weight = 0
@@ -125,27 +123,21 @@ class FanIn(Closing, Iterator[_Item]):
         self._is_interrupted = True
 
     def _take(self) -> tuple[_Item, int] | None:
-        """Return the next item, or None if no item is ready; drop finished streams. The caller holds the lock."""
-        for stream in list(self._open):
+        """Return the next item, or None if it is not ready yet; drop finished streams. The caller holds the lock."""
+        while self._open:
+            stream = self._open[0]
+            if not stream.items and not stream.is_ended:
+                break
+            self._changed.notify_all()
             if stream.items:
                 item = stream.items.popleft()
                 self._weight -= item[1]
-                self._changed.notify_all()
                 return item
-            if stream.is_ended and stream.failure is None:
-                self._open.remove(stream)
-                self._changed.notify_all()
-            elif self._ordered:
-                break
-        self._raise_failure(self._open[:1] if self._ordered else self._open)
+            if stream.failure is not None:
+                self._is_closed = True
+                raise stream.failure
+            self._open.popleft()
         return None
-
-    def _raise_failure(self, streams: Iterable[_Stream[_Item]]) -> None:
-        failure = next((stream.failure for stream in streams if stream.failure is not None), None)
-        if failure is not None:
-            self._is_closed = True
-            self._changed.notify_all()
-            raise failure
 
     def _work(self) -> None:
         """Read queued streams one after the other, on a thread of the pool."""
@@ -196,21 +188,15 @@ class FanIn(Closing, Iterator[_Item]):
         weight = self._weigh(item)
         with self._changed:
             while not self._is_closed:
-                if self._has_room(stream, weight):
+                # Always admit the item that the reader waits for, because items of later streams must not block it.
+                is_awaited = stream is self._open[0] and not stream.items
+                if is_awaited or self._weight + weight <= self._max_weight:
                     stream.items.append((item, weight))
                     self._weight += weight
                     self._changed.notify_all()
                     return True
                 self._changed.wait(_LOOK_S)
             return False
-
-    def _has_room(self, stream: _Stream[_Item], weight: int) -> bool:
-        if self._weight + weight <= self._max_weight:
-            return True
-        # Always admit the item that the reader waits for, because items of later streams must not block it.
-        if self._ordered:
-            return stream is self._open[0] and not stream.items
-        return not any(other.items for other in self._open)
 
 
 _OPEN: Final[weakref.WeakSet[FanIn[Any]]] = weakref.WeakSet()

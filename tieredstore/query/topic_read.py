@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tieredstore.model import Place
     from tieredstore.process.closing import Closing
     from tieredstore.query.topic_scan import TopicScan
-    from tieredstore.records.settings import ReadSettings
 
 _MIB: Final = 1024 * 1024
 
@@ -42,8 +41,8 @@ class ReadPlan:
     fetched. ``types`` are the types of keys and values.
 
     ``parallelism`` is the number of splits to read at once, by default the number of cores. Records are sorted by
-    partition and offset. If not ``ordered``, batches come in any order. Readers stop decoding while ``max_bytes`` of
-    decoded records wait for the caller (one more batch may wait).
+    partition and offset. Readers stop decoding while ``max_bytes`` of decoded records wait for the caller (one more
+    batch may wait).
     """
 
     start: GivenPlaces = None
@@ -51,10 +50,8 @@ class ReadPlan:
     columns: Sequence[str] = TOPIC_COLUMNS
     filter: ds.Expression | None = None
     types: ColumnTypes = field(default_factory=ColumnTypes)
-    ordered: bool = True
     parallelism: int | None = None
     max_bytes: int = 64 * _MIB
-    settings: ReadSettings | None = None
 
     def __post_init__(self) -> None:
         if self.parallelism is not None:
@@ -86,9 +83,8 @@ class TopicRead(ArrowStream):
         self._is_over = False
         self._owned = owned
         self._batches = FanIn(
-            scan.streams(),
-            at_once=scan.readers, ordered=plan.ordered, weigh=_weight, max_weight=plan.max_bytes,
-        )  # fmt: skip
+            scan.streams(), at_once=scan.readers, weigh=lambda batch: batch.nbytes, max_weight=plan.max_bytes
+        )
         weakref.finalize(self, self._batches.abandon).atexit = False
 
     def __next__(self) -> pa.RecordBatch:
@@ -141,7 +137,3 @@ class TopicRead(ArrowStream):
         self.close()
         if self.error is not None and isinstance(error, Exception) and not isinstance(error, TieredStoreError):
             raise self.error from None
-
-
-def _weight(batch: pa.RecordBatch) -> int:
-    return batch.nbytes

@@ -59,7 +59,6 @@ class TopicScan:
     reading: TopicColumns
     schema: pa.Schema
     condition: Condition | None
-    settings: ReadSettings
     readers: int
     max_bytes: int
     windows: Mapping[TopicPartition, list[OffsetWindow]] = field(
@@ -102,8 +101,7 @@ class TopicScan:
         if self.left_out is not None and isinstance(split, RecordSplit):
             self.left_out.meet(where[1], (entry for section in split.sections for entry in section.aborted))
         # Decode ahead only if there are fewer readers than processors, because otherwise no processor is free for it.
-        decode_ahead = self.settings.decode_ahead and self.readers < len(os.sched_getaffinity(0))
-        settings = replace(self.settings, columns=self.reading.decoded, decode_ahead=decode_ahead)
+        settings = ReadSettings(self.reading.decoded, decode_ahead=self.readers < len(os.sched_getaffinity(0)))
         wanted = self._filter(split)
         for batch in self.reader.read_split(split, settings):
             rows = wanted(self.reading.convert(batch, where))
@@ -163,8 +161,7 @@ def begin_read(
             left_out.begin(snapshot.logs[where], *window)
     scan = TopicScan(
         reader, snapshot, TopicColumns(columns, plan.types, topic, numbers), schema,
-        condition, plan.settings or ReadSettings(), plan.parallelism or default_parallelism(), plan.max_bytes,
-        left_out=left_out,
+        condition, plan.parallelism or default_parallelism(), plan.max_bytes, left_out=left_out,
     ).narrow(windows)  # fmt: skip
     wanted: dict[TopicPartition, OffsetWindow] = {}
     for where, of_log in scan.windows.items():

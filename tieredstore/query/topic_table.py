@@ -60,7 +60,6 @@ class TableOptions:
     client: Mapping[str, str] | None = None
     topic_ids: Mapping[str, Uuid] = field(default_factory=dict[str, Uuid])
     parallelism: int | None = None
-    max_bytes: int = 64 * 1024 * 1024
     words: QueryWords = field(default_factory=QueryWords)
 
 
@@ -114,7 +113,7 @@ class TopicTable:
         plan = ReadPlan(
             self._options.start, self._options.stop,
             columns=TOPIC_COLUMNS if columns is None else tuple(columns), filter=filter, types=self._options.types,
-            parallelism=self._options.parallelism, max_bytes=self._options.max_bytes,
+            parallelism=self._options.parallelism,
         )  # fmt: skip
         with self.keep_error():
             reader, snapshot = self._look()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
     from tieredstore.model import Isolation, Uuid
-    from tieredstore.records.settings import OnDataLoss, ReadSettings
+    from tieredstore.records.settings import OnDataLoss
     from tieredstore.remote.source import SegmentSource
 
 _BINARY: Final = Binary()
@@ -36,15 +36,13 @@ def read_topic(
     value: ValueType = _BINARY,
     isolation: Isolation = DEFAULT_ISOLATION,
     on_data_loss: OnDataLoss = "fail",
-    ordered: bool = True,
     parallelism: int | None = None,
     max_bytes: int = 64 << 20,
     client: Mapping[str, str] | None = None,
     topic_id: Uuid | None = None,
-    settings: ReadSettings | None = None,
 ) -> TopicRead:
     """Read a topic as it is now, with the options of ``ReadPlan`` and ``LogQuery``."""
-    plan = ReadPlan(start, stop, columns, filter, ColumnTypes(key, value), ordered, parallelism, max_bytes, settings)
+    plan = ReadPlan(start, stop, columns, filter, ColumnTypes(key, value), parallelism, max_bytes)
     query = LogQuery.of_topic(
         topic, partitions, isolation=isolation, on_data_loss=on_data_loss, client=client, topic_id=topic_id
     )
