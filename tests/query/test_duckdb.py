@@ -33,7 +33,7 @@ from tieredstore.errors import (
 )
 from tieredstore.process.interruption import Interrupted
 from tieredstore.query.topic_columns import ColumnTypes
-from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable
+from tieredstore.query.topic_table import TableOptions, TopicTable
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.values import Binary, Json, Text
 
@@ -398,9 +398,9 @@ def test_one_query_sees_one_moment_of_a_topic(tmp_path: Path) -> None:
     bucket.write(10)
     options = TableOptions()
     kept, anew = (TopicTable(bucket.manager, "orders", options, keeps_snapshot=kept) for kept in (True, False))
-    assert [TopicDataset(table).count_rows() for table in (kept, anew)] == [10, 10]
+    assert [len(table.scan().reader().read_all()) for table in (kept, anew)] == [10, 10]
     bucket.write(5)
-    assert [TopicDataset(table).count_rows() for table in (kept, anew)] == [10, 15]
+    assert [len(table.scan().reader().read_all()) for table in (kept, anew)] == [10, 15]
     bucket.close()
 
 
@@ -449,16 +449,6 @@ def test_no_variable_of_python_is_a_table(bucket: Bucket) -> None:
     assert orders_of_mine.num_rows
     with QueryTables(bucket.manager, TableOptions()) as tables, pytest.raises(ResourceNotFoundError):
         tables.run("SELECT * FROM orders_of_mine")
-
-
-def test_a_table_is_no_dataset_of_files(bucket: Bucket) -> None:
-    dataset: Any = TopicDataset(TopicTable(bucket.manager, "orders", TableOptions()))
-    assert dataset.head(3).num_rows == 3
-    assert dataset.scanner(columns=["offset"]).to_table().num_rows == 150
-    assert sum(batch.num_rows for batch in dataset.to_batches()) == 150
-    for refused in (dataset.get_fragments, dataset.join, dataset.filter, lambda: dataset.partition_expression):
-        with pytest.raises(ConfigError, match="no fragments"):
-            refused()
 
 
 @pytest.mark.parametrize("kind", [Interrupted, KeyboardInterrupt])

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.catalog.timestamps import first_timestamp
-from tieredstore.errors import AlreadyClosedError, ConfigError, EncryptionError, SegmentNotFoundError, TieredStoreError
+from tieredstore.errors import AlreadyClosedError, EncryptionError, SegmentNotFoundError, TieredStoreError
 from tieredstore.model import DEFAULT_ISOLATION, Isolation, Uuid
 from tieredstore.ops.listing import load_stream
 from tieredstore.process.interruption import Interrupted
@@ -284,10 +284,7 @@ class Scan(Protocol):
 
 
 class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which its stubs say nothing here
-    """A topic in the form of a pyarrow dataset. Query engines scan it with some columns and a filter.
-
-    This class supports only ``schema``, ``scanner``, ``to_table``, ``to_batches``, ``head`` and ``count_rows``.
-    """
+    """A topic in the form of a pyarrow dataset, of which DuckDB uses only ``schema`` and ``scanner``."""
 
     def __init__(self, table: ScannedTable) -> None:
         # pyarrow's constructor always raises, so do not call it. The methods below do not need its attributes.
@@ -303,27 +300,6 @@ class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which
     ) -> TopicScanner | ds.Scanner:
         """Return a scanner with these columns, of the records for which the filter holds."""
         return TopicScanner(self._table, columns, filter)
-
-    def to_batches(self, *arguments: Any, **named: Any) -> Iterator[pa.RecordBatch]:
-        """Yield the records."""
-        return iter(self.scanner(*arguments, **named).to_reader())
-
-    def count_rows(self, *arguments: Any, **named: Any) -> int:
-        """Count the records."""
-        return sum(batch.num_rows for batch in self.scanner(["offset"], *arguments, **named).to_reader())
-
-    def head(self, num_rows: int, **named: Any) -> pa.Table:
-        """Return the first records."""
-        return self.scanner(**named).head(num_rows)
-
-    def __reduce__(self) -> NoReturn:
-        raise ConfigError("a topic's table belongs to one process: attach the topic where it is read")
-
-    def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise ConfigError("a topic has no fragments, and is no dataset of files: scan it, with columns and a filter")
-
-    get_fragments = replace_schema = filter = join = join_asof = sort_by = take = _refuse
-    partition_expression = property(_refuse)
 
 
 class SegmentDataset(TopicDataset):
@@ -359,10 +335,6 @@ class SegmentDataset(TopicDataset):
             rows = rows.set_column(place, _SEGMENTS.field(place), pa.array(times, _SEGMENTS.field(place).type))
         return ds.dataset(rows).scanner(columns=None if columns is None else list(columns), filter=filter)
 
-    def count_rows(self, *_: object, filter: ds.Expression | None = None, **__: object) -> int:
-        """Count the segments."""
-        return self.scanner([], filter).count_rows()
-
 
 class TopicScanner:
     """One scan of a topic, which begins when its records are requested."""
@@ -378,18 +350,3 @@ class TopicScanner:
         # no rows.
         columns = self._columns if self._columns is None or len(self._columns) else ["offset"]
         return self._table.scan(columns, self._filter).reader()
-
-    def to_table(self) -> pa.Table:
-        """Return all records as a table in memory."""
-        return self.to_reader().read_all()
-
-    def head(self, num_rows: int) -> pa.Table:
-        """Return the first records."""
-        rows: list[pa.RecordBatch] = []
-        with self.to_reader() as reader:
-            for batch in reader:
-                rows.append(batch.slice(0, num_rows - sum(one.num_rows for one in rows)))
-                if sum(one.num_rows for one in rows) >= num_rows:
-                    break
-            table: pa.Table = pa.Table.from_batches(rows, schema=reader.schema)
-        return table
