@@ -13,7 +13,6 @@ import pytest
 from tests.support.golden.catalogs import managers_are_closed, opened
 from tests.support.golden.records import Row, expected_rows, partitions_of
 from tests.support.golden.segments import CASES, segments
-from tests.support.records.record_reader import read_records
 from tests.support.records.topic_reads import read_topic
 from tieredstore.duckdb import attach
 from tieredstore.polars import scan
@@ -116,10 +115,10 @@ def test_one_partition_is_a_stream_that_each_of_them_takes(take: Callable[[Any],
     manager, _ = opened("07-txn")
     topic = segments("07-txn")[0].topic
     for partition in partitions_of("07-txn"):
-        with read_records(manager, topic, partition, isolation="read_committed") as read:
+        with read_topic(manager, topic, partitions=[partition], columns=("offset", "key", "value", "headers")) as read:
             taken = take(read)
         assert [row["offset"] for row in taken] == [
             row["offset"] for row in expected_rows("07-txn", partition, "read_committed")
         ]
-        with read_records(manager, topic, partition, isolation="read_committed") as read:
+        with read_topic(manager, topic, partitions=[partition], columns=("offset", "key", "value", "headers")) as read:
             assert taken == [row for batch in read for row in batch.to_pylist()]

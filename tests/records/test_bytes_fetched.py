@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -51,7 +51,7 @@ def _by_a_split(manager: RemoteStorageManager) -> Iterator[pa.RecordBatch]:
         yield from read_split(manager, split, settings)
 
 
-READS: Final[dict[str, Callable[[RemoteStorageManager], Iterator[pa.RecordBatch]]]] = {
+READS: Final[dict[str, Callable[[RemoteStorageManager], Iterable[pa.RecordBatch]]]] = {
     "records": lambda manager: read_records(
         manager, PARTITION.topic, PARTITION.partition, isolation="read_uncommitted"
     ),

@@ -102,10 +102,10 @@ def test_any_window_of_times_gives_the_records_that_a_seek_by_time_would(case: s
 def test_only_the_columns_asked_for_are_given_in_the_order_asked_for(columns: list[str], isolation: Isolation) -> None:
     case = "07-txn"
     manager, catalog = opened(case)
-    read = RecordReader(manager, catalog, ReadSettings(columns=columns, isolation=isolation)).read("txn", 0, 500, 700)
-    batches = list(read)
-    assert all(batch.schema == read.schema for batch in batches)
-    assert read.schema.names == columns
+    chosen = ReadSettings(columns=columns, isolation=isolation)
+    batches = list(RecordReader(manager, catalog, chosen).read("txn", 0, 500, 700))
+    assert all(batch.schema == chosen.schema for batch in batches)
+    assert chosen.schema.names == columns
     rows: list[Row] = [row for batch in batches for row in batch.to_pylist()]
     expected = [row for row in expected_rows(case, 0, isolation) if 500 <= row["offset"] < 700]
     for row, wanted in zip(rows, expected, strict=True):

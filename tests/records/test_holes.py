@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from tests.support.golden.records import rows_of
 from tests.support.records.record_reader import RecordReader
 from tests.support.records.stored_records import StoredTopic, plain_batch
+from tests.support.records.topic_reads import read_topic
+from tieredstore.catalog.lineage import Gap
 from tieredstore.errors import BatchCorruptError, CorruptDataError, DataLossError, IndexesCorruptError
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.model import AtTime
 from tieredstore.records.settings import ReadSettings
 from tieredstore.testing.segments import PARTITION
-
-REPORT = ReadSettings(on_data_loss="report")
 
 
 @pytest.mark.parametrize(
@@ -42,18 +42,16 @@ def test_lost_offsets_fail_before_the_first_record_or_are_reported(
 ) -> None:
     for base, count in ((100, 10), (120, 20), (150, 10)):
         topic.copy_plain(base, count, size=10)
-    catalog = topic.catalog()
     with pytest.raises(DataLossError) as raised:
-        RecordReader(topic.manager, catalog, ReadSettings()).read("events", 0, start, stop)
+        read_topic(topic.manager, "events", start=start, stop=stop)
     assert all(f"{first} to {last - 1}" in str(raised.value) for first, last in lost)
     assert raised.value.exit_code == 3
     with caplog.at_level(logging.WARNING):
-        read = RecordReader(topic.manager, catalog, REPORT).read("events", 0, start, stop)
+        read = read_topic(topic.manager, "events", start=start, stop=stop, on_data_loss="report")
     there = [*range(100, 110), *range(120, 140), *range(150, 160)]
     wanted = range(100 if start is None else start, 160 if stop is None else stop)
     assert [row["offset"] for row in rows_of(read)] == [offset for offset in there if offset in wanted]
-    assert [(extent.start, extent.stop) for extent in read.report.lost] == lost
-    assert caplog.messages == [str(extent) for extent in read.report.lost]
+    assert caplog.messages == [str(Gap(PARTITION, first, last)) for first, last in lost]
 
 
 @pytest.mark.parametrize(("start", "stop"), [(100, 110), (120, 140), (125, 130), (200, 300), (160, None)])

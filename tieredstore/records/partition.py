@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -12,16 +11,13 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from tieredstore.catalog.lineage import Lineage, Span
-from tieredstore.catalog.problems import Problem
-from tieredstore.errors import AlreadyClosedError, DataLossError
 from tieredstore.kafka.batches import first_batch_size
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.kafka.records import RecordDecoder
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.process.closing import Closing
-from tieredstore.records.arrow_stream import ArrowStream
 from tieredstore.records.columns import int64_values, leading
-from tieredstore.records.report import LostOffsets, ReadReport, SkippedInSegment, lost_offsets
+from tieredstore.records.report import LostOffsets, ReadReport, SkippedInSegment
 from tieredstore.records.sections import SectionReader
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.transactions import Transactions
@@ -30,7 +26,6 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 _logger: Final = logging.getLogger(__name__)
-_SHOWN: Final = 5
 
 _ATTRIBUTES_END: Final = 23
 """Bytes from a record batch's start to the end of its attributes. Messages of the older formats are never smaller."""
@@ -38,53 +33,28 @@ _ATTRIBUTES_END: Final = 23
 _TRANSACTIONAL: Final = 16
 
 
-class PartitionRead(ArrowStream, Closing):
+class PartitionRead(Closing):
     """The records of one partition with offsets from ``start`` up to ``stop`` (exclusive), or to the log's end if that
     is earlier. No record batch is empty.
 
-    Not thread-safe. Exhaust it or close it; closing cancels running work. Iterating after a failure or an early close
-    raises AlreadyClosedError, so that the read never seems complete.
+    Not thread-safe. Iterate over it once, and close it, which cancels running work. Gaps are skipped, because the
+    caller has applied the loss policy to them.
     """
 
     def __init__(self, source: SegmentSource, lineage: Lineage, start: int, stop: int, settings: ReadSettings) -> None:
-        """Begin the read. Raise DataLossError if offsets are lost, unless ``settings`` report losses."""
-        self.partition = lineage.partition
         self.start = start
         self.stop = stop
-        self.schema = settings.schema
-        lost = check_losses(lineage, start, stop, settings)
-        self.report: ReadReport = ReadReport(start, lost, unreadable=unreadable_segments(lineage, start, stop))
-        self._is_over = False
-        self._batches = self._read(source, lineage, settings)
+        self.report: ReadReport = ReadReport(start)
+        self._batches = self._read(SectionReader(source, settings), lineage)
 
-    def _read(
-        self, source: SegmentSource, lineage: Lineage, settings: ReadSettings
-    ) -> Generator[pa.RecordBatch, None, None]:
-        reader = SectionReader(source, settings)
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self._batches
+
+    def _read(self, reader: SectionReader, lineage: Lineage) -> Generator[pa.RecordBatch, None, None]:
         for spans in runs_of_spans(lineage, self.start, self.stop):
             yield from RunRead(reader, spans, self.start, self.stop, self.report).read()
             if self.report.undecided is not None:
                 break
-        self._is_over = True
-
-    def __next__(self) -> pa.RecordBatch:
-        batch = next(self._batches, None)
-        if batch is not None:
-            return batch
-        if self._is_over:
-            raise StopIteration
-        # Do not raise StopIteration here, because the caller would take it for the end of the records.
-        raise AlreadyClosedError(
-            f"this read of {self.partition} was closed, or failed, before its end; start another read"
-        )
-
-    def reader(self) -> pa.RecordBatchReader:
-        """Return the same read as a pyarrow stream. Raise AlreadyClosedError if its records were read already."""
-        if inspect.getgeneratorstate(self._batches) == inspect.GEN_CLOSED:
-            raise AlreadyClosedError(
-                f"this read of {self.partition} was exhausted or closed before; start another read"
-            )
-        return super().reader()
 
     def close(self) -> None:
         """End the read and cancel running work."""
@@ -263,42 +233,3 @@ def runs_of_spans(lineage: Lineage, start: int, stop: int) -> Iterator[list[Span
             runs.append([])
         runs[-1].append(span)
     return (run for run in runs if run[0].start < stop)
-
-
-def check_losses(lineage: Lineage, start: int, stop: int, settings: ReadSettings) -> tuple[LostOffsets, ...]:
-    """If ``settings`` say to report losses, log the lost offsets and return them. Otherwise, raise DataLossError for
-    them.
-
-    Unreadable segments in or next to the window count as losses too: see :func:`unreadable_segments`.
-    """
-    lost = tuple(lost_offsets(lineage, start, stop))
-    unreadable = unreadable_segments(lineage, start, stop)
-    if (lost or unreadable) and settings.on_data_loss == "fail":
-        raise DataLossError(_sentence(lost, unreadable, lineage, settings))
-    for loss in (*lost, *unreadable):
-        _logger.warning("%s", loss)
-    return lost
-
-
-def unreadable_segments(lineage: Lineage, start: int, stop: int) -> tuple[Problem, ...]:
-    """Return the unreadable segments that may have records of these offsets, or are next to them.
-
-    An unreadable segment next to the window's start or stop is no loss if the user gave that start or stop as an
-    offset. The caller must remove such a segment from ``lineage.problems`` before the call.
-    """
-    return lineage.unreadable_between(start, stop, starts_there=False, stops_there=False)
-
-
-def _sentence(
-    lost: tuple[LostOffsets, ...], unreadable: tuple[Problem, ...], lineage: Lineage, settings: ReadSettings
-) -> str:
-    damage = [str(problem) for problem in unreadable[:_SHOWN]]
-    if len(unreadable) > _SHOWN:
-        damage.append(f"{len(unreadable) - _SHOWN} more unreadable segments")
-    extents = ", ".join(f"{extent.start} to {extent.stop - 1}" for extent in lost[:_SHOWN])
-    more = f" and {len(lost) - _SHOWN} more ranges" if len(lost) > _SHOWN else ""
-    missing = [f"offsets {extents}{more} of {lineage.partition} are in no segment"] if lost else []
-    return (
-        f"{'; '.join((*missing, *damage))}; the bucket has offsets {lineage.earliest_offset} to "
-        f"{lineage.end_offset - 1}: request these offsets, or {settings.accept_loss}"
-    )

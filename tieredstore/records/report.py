@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from tieredstore.catalog.lineage import Gap, Lineage
+from tieredstore.catalog.lineage import Gap
 
 if TYPE_CHECKING:
-    from tieredstore.catalog.problems import Problem
     from tieredstore.kafka.indexes import AbortedTransaction
     from tieredstore.kafka.records import SkippedBatch
     from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
@@ -57,9 +55,7 @@ class ReadReport:
     """The results of a read. They are complete once the read is exhausted.
 
     The next read should start at ``next_offset``, because every earlier record was returned or deliberately left out.
-    ``unreadable`` are segments that cannot be read and may contain records. ``unreadable`` and ``lost`` are known
-    before the first record. There is one exception. If the log of the last segment ends earlier than its manifest says,
-    the missing offsets are added to ``lost`` at the end.
+    If the log of the last segment ends earlier than its manifest says, ``lost`` has the missing offsets.
 
     ``aborted`` are the transactions whose records are left out. During the read, they may include transactions of the
     current segment that the read has not yet reached.
@@ -69,15 +65,4 @@ class ReadReport:
     lost: tuple[LostOffsets, ...] = ()
     undecided: Undecided | None = None
     skipped: list[SkippedInSegment] = field(default_factory=list[SkippedInSegment])
-    unreadable: tuple[Problem, ...] = ()
     aborted: set[AbortedTransaction] = field(default_factory=set["AbortedTransaction"])
-
-
-def lost_offsets(lineage: Lineage, start: int, stop: int) -> Iterator[LostOffsets]:
-    """Yield the requested offsets that no segment has: offsets before the log's first offset, and offsets in gaps.
-    Offsets after the log's end are no loss."""
-    # Offsets before the log's first offset were deleted by retention, or were never copied. They count as lost,
-    # because a Kafka consumer would get "offset out of range" for them.
-    if start < min(stop, lineage.earliest_offset):
-        yield LostOffsets(lineage.partition, start, min(stop, lineage.earliest_offset))
-    yield from lineage.gaps_between(start, stop)

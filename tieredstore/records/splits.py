@@ -18,8 +18,8 @@ from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.records.partition import check_losses, runs_of_spans
-from tieredstore.records.report import LostOffsets, SkippedInSegment, Undecided
+from tieredstore.records.partition import runs_of_spans
+from tieredstore.records.report import SkippedInSegment, Undecided
 from tieredstore.records.sections import SectionReader, around, divide, end_of, load_section_ends, start_of
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.transactions import Transactions, find_aborted_in_each
@@ -100,18 +100,15 @@ def _to_read_ahead(section: SplitSection | None) -> RemoteLogSegmentMetadata | N
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """Splits that read the offsets from ``start`` up to ``stop`` (exclusive) of ``partition``.
+    """Splits that read a window of a partition, up to ``stop`` (exclusive).
 
     The next read starts at ``stop``, which is the requested end or the log's end, whichever is lower. Under
     read_committed, a transaction without an outcome (``undecided``) ends the plan. Then ``stop`` is the transaction's
-    first offset. ``lost`` are offsets that no segment has. The next read reports lost offsets after ``stop`` again.
+    first offset.
     """
 
-    partition: TopicIdPartition
-    start: int
     stop: int
     splits: tuple[RecordSplit, ...]
-    lost: tuple[LostOffsets, ...] = ()
     undecided: Undecided | None = None
 
 
@@ -197,10 +194,9 @@ class SplitPlanner:
     readers: int = READERS
 
     def plan(self, start: int, stop: int) -> SplitPlan:
-        """Plan the splits of the offsets from ``start`` up to ``stop`` (exclusive).
+        """Plan the splits of the offsets from ``start`` up to ``stop`` (exclusive). Gaps are left out.
 
-        Raise ConfigError for an invalid window, and for limits that would make more than a million splits. Raise
-        DataLossError as the settings say.
+        Raise ConfigError for an invalid window, and for limits that would make more than a million splits.
         """
         lineage, limits = self.lineage, self.limits
         if not 0 <= start <= stop:
@@ -210,7 +206,6 @@ class SplitPlanner:
                 f"a split has at most {limits.max_bytes} bytes and {limits.max_records} records: both must be at least "
                 "1"
             )
-        lost = check_losses(lineage, start, stop, self.settings)
         is_committed = self.settings.isolation == "read_committed"
         undecided = _first_undecided(self.source, lineage, start, stop) if is_committed else None
         if undecided is not None:
@@ -223,7 +218,7 @@ class SplitPlanner:
             sections = list(itertools.chain.from_iterable(planned))
             if is_committed and sections:
                 sections = self._with_aborted(sections, start, end, pool)
-        return SplitPlan(lineage.partition, start, end, tuple(self._pack(sections)), lost, undecided)
+        return SplitPlan(end, tuple(self._pack(sections)), undecided)
 
     def _sections_of(self, span: Span) -> list[SplitSection]:
         """Return the sections of a span, in offset order."""

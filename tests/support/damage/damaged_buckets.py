@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tests.support.golden.segments import GoldenSegment, case_path, segments
 from tests.support.golden.stored import settings_of
-from tests.support.records.record_reader import RecordReader
+from tests.support.records.record_reader import RecordReader, check_losses
 from tests.support.records.split_reads import plan_splits
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -156,18 +156,15 @@ class DamagedBucket:
         chosen = ReadSettings(isolation=reading.isolation)  # type: ignore[arg-type]  # one of the two
         reader = RecordReader(self._manager, catalog, chosen)
         with reader.read(self.segments[0].topic, partition, reading.start, reading.stop) as read:
-            records = _table(read, read.schema)
+            records = _table(read, chosen.schema)
             return records, read.report.next_offset
 
     def _splits(self, catalog: Catalog, partition: int, reading: Reading) -> Answer:
         lineage, chosen = catalog.lineage(self.segments[0].topic, partition), ReadSettings(isolation="read_uncommitted")
-        start, stop = reading.start, reading.stop
-        plan = plan_splits(
-            self._manager, lineage,
-            start if isinstance(start, int) else lineage.earliest_offset,
-            stop if isinstance(stop, int) else lineage.end_offset,
-            chosen, max_split_bytes=SPLIT_BYTES,
-        )  # fmt: skip
+        start = reading.start if isinstance(reading.start, int) else lineage.earliest_offset
+        stop = reading.stop if isinstance(reading.stop, int) else lineage.end_offset
+        check_losses(lineage, start, stop, chosen, starts_there=False, stops_there=False)
+        plan = plan_splits(self._manager, lineage, start, stop, chosen, max_split_bytes=SPLIT_BYTES)
         batches = (batch for split in plan.splits for batch in read_split(self._manager, split, chosen))
         return _table(batches, chosen.schema), plan.stop
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tieredstore.catalog.catalog import Catalog
 from tieredstore.catalog.lineage import Lineage
@@ -11,6 +11,10 @@ from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.timestamps import offset_for_time
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.model import DEFAULT_ISOLATION, AtTime, Isolation, Uuid
+from tieredstore.partitions.log import PartitionLog
+from tieredstore.reading.log_snapshot import LogSnapshot
+from tieredstore.reading.losses import Losses, losses_between
+from tieredstore.reading.query import LogQuery
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.settings import OnDataLoss, ReadSettings
 from tieredstore.remote.source import SegmentSource
@@ -38,17 +42,32 @@ class RecordReader:
         first = lineage.earliest_offset if start is None else self._offset(lineage, start)
         last = lineage.end_offset if stop is None else self._offset(lineage, stop)
         last = max(first, last)
-        # Drop unreadable segments next to offsets that the caller named, as ``PartitionRead`` requires.
-        problems = lineage.unreadable_between(
-            first, last, starts_there=isinstance(start, int), stops_there=isinstance(stop, int)
+        check_losses(
+            lineage, first, last, self.settings, starts_there=isinstance(start, int), stops_there=isinstance(stop, int)
         )
-        return PartitionRead(self.source, replace(lineage, problems=problems), first, last, self.settings)
+        return PartitionRead(self.source, lineage, first, last, self.settings)
 
     def _offset(self, lineage: Lineage, place: int | AtTime) -> int:
         if isinstance(place, int):
             return place
         record = offset_for_time(self.source, lineage, place.timestamp_ms)
         return lineage.end_offset if record is None else record.offset
+
+
+def check_losses(
+    lineage: Lineage, start: int, stop: int, settings: ReadSettings, *, starts_there: bool, stops_there: bool
+) -> None:
+    """Apply the loss policy to a window, as the front ends do before they read."""
+    topic, end = lineage.partition.topic, lineage.end_offset
+    log = PartitionLog(
+        topic, lineage.partition.partition, lineage.partition.topic_id, lineage, end, lineage.earliest_offset, end
+    )
+    losses = Losses(LogQuery.of_topic(topic, on_data_loss=settings.on_data_loss))
+    losses.check_readable(
+        LogSnapshot({log.where: log}, unreadable=lineage.problems), {log.where: (start, stop)},
+        starts_there=[log.where] * starts_there, stops_there=[log.where] * stops_there,
+    )  # fmt: skip
+    losses.accept_missing(losses_between(log, start, min(stop, max(start, end))))
 
 
 def read_records(
