@@ -14,7 +14,7 @@ from tests.support.records.record_reader import RecordReader
 from tests.support.records.stored_records import StoredTopic, plain_batch
 from tests.support.records.topic_reads import read_topic
 from tieredstore.errors import DataLossError, ResourceNotFoundError
-from tieredstore.model import AtTime
+from tieredstore.model import AtTime, Last
 from tieredstore.partitions import Subscribe
 from tieredstore.reading.losses import Losses
 from tieredstore.reading.query import LogQuery
@@ -26,7 +26,9 @@ from tieredstore.testing.segments import PARTITION
 Window = int | AtTime | None
 
 
-def offsets(topic: StoredTopic, start: Window = None, stop: Window = None, policy: OnDataLoss = "fail") -> list[int]:
+def offsets(
+    topic: StoredTopic, start: Window | Last = None, stop: Window = None, policy: OnDataLoss = "fail"
+) -> list[int]:
     with read_topic(topic.manager, "events", start=start, stop=stop, columns=["offset"], on_data_loss=policy) as read:
         return [offset for batch in read for offset in int64_values(batch, "offset")]
 
@@ -119,6 +121,13 @@ def test_a_time_within_a_middle_segment_that_has_lost_an_object_is_lost_data(top
     assert offsets(topic, AtTime(250)) == list(range(250, 400))
     with pytest.raises(DataLossError, match=r"offsets 100 to 199 of events-0 are not available"):
         offsets(topic)
+
+
+def test_last_records_right_behind_an_unreadable_segment_are_all_there(topic: StoredTopic) -> None:
+    four_segments(topic, 1)
+    assert offsets(topic, Last(200)) == list(range(200, 400))
+    with pytest.raises(DataLossError, match="at offset 100 is ignored"):
+        offsets(topic, Last(201))
 
 
 def test_a_time_within_a_missing_segment_is_lost_data(topic: StoredTopic) -> None:

@@ -149,10 +149,17 @@ class PlaceLookup:
             where: (first, max(last, stop) if isinstance(stop := place_of(stops, where), int) else last)
             for where, (first, last) in windows.items()
         }
+        # The last records that were asked for all exist if they begin after the log does.
+        counted = {
+            where
+            for where, (first, _) in asked.items()
+            if isinstance(place_of(starts, where), Last) and first > self.snapshot.logs[where].earliest
+        }
         losses = Losses(self.query)
         losses.check_readable(
-            self.snapshot, asked, starts_there=with_offsets(starts, asked), stops_there=with_offsets(stops, asked)
-        )
+            self.snapshot, asked,
+            starts_there=with_offsets(starts, asked) | counted, stops_there=with_offsets(stops, asked),
+        )  # fmt: skip
         # A look-up of a time does not see the missing records, of which some may be at or after this time.
         logs = {where: self.snapshot.logs[where] for where in asked if isinstance(place_of(starts, where), AtTime)}
         losses.accept_missing(
