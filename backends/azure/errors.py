@@ -9,7 +9,7 @@ from typing import Final
 from azure.core import exceptions as azure
 
 from tieredstore.backends.cloud.errors import BY_STATUS, MalformedAnswerError, PartsGoneError, way_out
-from tieredstore.backends.http.session import connection_failure
+from tieredstore.backends.http.sockets import connection_failure
 from tieredstore.errors import (
     AccessDeniedError,
     ObjectArchivedError,

@@ -14,7 +14,7 @@ from google.auth import exceptions as auth
 
 from tieredstore.backends.cloud.answers import show_body
 from tieredstore.backends.cloud.errors import BY_STATUS, MalformedAnswerError, MaybeNoBucketError, no_bucket
-from tieredstore.backends.http.session import connection_failure
+from tieredstore.backends.http.sockets import connection_failure
 from tieredstore.errors import (
     AccessDeniedError,
     ObjectNotFoundError,

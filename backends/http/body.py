@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import http.client
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Protocol
@@ -10,19 +12,19 @@ from typing import Protocol
 import urllib3.exceptions
 
 from tieredstore.backends.http.deadlines import PIECE_BYTES, check_deadline
-from tieredstore.backends.http.session import connection_failure
-from tieredstore.errors import StoreUnavailableError
+from tieredstore.backends.http.sockets import connection_failure
+from tieredstore.errors import StoreError, StoreUnavailableError
 
 
 class RawBody(Protocol):
-    """The part of urllib3's response that is used here."""
+    """The part of urllib3's response, and of an SDK's body above it, that is used here."""
 
-    def read1(self, amt: int | None = None, decode_content: bool | None = None) -> bytes:
-        """Return at most ``amt`` bytes, by at most one read of the socket; empty at the end."""
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Read some bytes into ``buffer``; return their number, 0 at the end."""
         ...
 
-    def release_conn(self) -> None:
-        """Release the connection for another request."""
+    def read(self) -> bytes:
+        """Read to the end."""
         ...
 
 
@@ -34,40 +36,78 @@ class HttpAnswer:
     size: int
     raw: RawBody
     what: str
-    check: Callable[[bytes | memoryview], None]
+    check: Callable[[bytes | memoryview], None] = lambda _: None
 
     def read(self) -> bytes:
         """Return the body; raise StoreUnavailableError if it ends early, or at the deadline."""
-        # The buffer grows as bytes arrive, so that a false length from the server cannot make this process allocate too
-        # much.
+        # The result grows as bytes arrive, so that a false length from the server cannot make this process allocate too
+        # much. Bytes pass through a small buffer, which stays in the processor's cache.
         kept = BytesIO()
-        for piece in self._pieces():
-            kept.write(piece)
-        data = kept.getvalue()
-        self.check(data)
+        piece = memoryview(bytearray(min(self.size, PIECE_BYTES)))
+        with _translate_errors(self.what):
+            wire = _wire(self.raw)
+            while left := self.size - kept.tell():
+                kept.write(piece[: self._some(wire, piece[:left], kept.tell())])
+            data = kept.getvalue()
+            self._finish(data)
         return data
 
     def fill(self, buffer: memoryview) -> None:
         """Read the body into ``buffer``, which must have the body's size. Raise the errors of ``read``."""
-        filled = 0
-        for piece in self._pieces():
-            buffer[filled : filled + len(piece)] = piece
-            filled += len(piece)
-        self.check(buffer)
+        with _translate_errors(self.what):
+            wire, filled = _wire(self.raw), 0
+            while filled < len(buffer):
+                filled += self._some(wire, buffer[filled:], filled)
+            self._finish(buffer)
 
-    def _pieces(self) -> Iterator[bytes]:
-        # Read the socket once per round, then check the deadline, because a server may send single bytes. Reads are
-        # small, so that the memory they fill stays in the processor's cache.
-        left = self.size
-        try:
-            while left:
-                piece = self.raw.read1(min(left, PIECE_BYTES), decode_content=False)
-                if not piece:
-                    ended = f"the answer ended after {self.size - left} of {self.size} bytes"
-                    raise StoreUnavailableError(f"{self.what}: {ended}")
-                yield piece
-                left -= len(piece)
-                check_deadline(self.what)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise connection_failure(error) from None
-        self.raw.release_conn()
+    def _some(self, wire: http.client.HTTPResponse | None, buffer: memoryview, before: int) -> int:
+        """Read the socket once into ``buffer``; return the number of bytes."""
+        count = self.raw.readinto(buffer[:PIECE_BYTES]) if wire is None else _read_once(wire, buffer)
+        if count == 0:
+            raise StoreUnavailableError(f"{self.what}: the answer ended after {before} of {self.size} bytes")
+        check_deadline(self.what)
+        return count
+
+    def _finish(self, data: bytes | memoryview) -> None:
+        """Check the body. Then release the connection for another request."""
+        # Read past the end, so that surplus bytes are found, and so that an SDK verifies its checksum, if configured.
+        if self.raw.read():
+            raise StoreError(f"{self.what}: the store sent more bytes than it announced")
+        self.check(data)
+        release: Callable[[], None] | None = getattr(self.raw, "release_conn", None)
+        if release is not None:
+            release()
+
+
+@contextmanager
+def _translate_errors(what: str) -> Generator[None]:
+    try:
+        yield
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        failure = connection_failure(error)
+        raise type(failure)(f"{what}: {failure}") from None
+
+
+def _wire(raw: RawBody) -> http.client.HTTPResponse | None:
+    """Return the socket-level answer below urllib3's response. Reading this answer saves two copies per byte. Return
+    None if an SDK checks the body's bytes, or if the body's length is unknown.
+    """
+    response: object = getattr(raw, "_fp", None)
+    if isinstance(response, http.client.HTTPResponse) and not response.chunked and response.length is not None:
+        return response
+    return None
+
+
+def _read_once(wire: http.client.HTTPResponse, rest: memoryview) -> int:
+    """Read the socket once; HTTPResponse.readinto would read again until the buffer is full.
+
+    The caller must check the deadline after each read, because a server may send single bytes: a loop inside the
+    library would then exceed the deadline.
+    """
+    if not wire.length:
+        return 0
+    count = wire.fp.readinto1(rest[: wire.length])
+    wire.length -= count
+    if wire.length == 0:
+        wire.close()
+    return count

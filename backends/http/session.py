@@ -6,7 +6,6 @@ Both SDKs send their requests by ``requests``, so a session's settings apply to 
 from __future__ import annotations
 
 import os
-import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -17,9 +16,7 @@ from requests.adapters import HTTPAdapter
 from tieredstore.backends.base import Buffer
 from tieredstore.backends.contract.bodies import byte_view
 from tieredstore.backends.http.deadlines import PIECE_BYTES, check_deadline, current_deadline, note_sent
-from tieredstore.backends.http.sockets import BOUNDED_POOLS, close_pools
-from tieredstore.errors import StoreError, StoreUnavailableError, excerpt
-from tieredstore.redaction import redacted
+from tieredstore.backends.http.sockets import BOUNDED_POOLS, close_pools, connection_failure
 
 if TYPE_CHECKING:
     from tieredstore.config.storage import ProxySettings
@@ -116,27 +113,6 @@ class StoreAdapter(BoundedAdapter):
         # Do not chain the library's error, because a traceback would show the request's URL, which may contain a
         # signature.
         raise failure from None
-
-
-def connection_failure(error: Exception) -> StoreError:
-    """Return our error for a failed connection, or for a missing or truncated answer."""
-    root = _root(error)
-    text = excerpt(redacted(root), 300) or type(root).__name__
-    if isinstance(root, ssl.SSLCertVerificationError):
-        return StoreError(f"the store's certificate is not trusted: {text}")
-    return StoreUnavailableError(f"the connection to the store failed: {text}")
-
-
-def _root(error: BaseException) -> BaseException:
-    """Return the innermost cause, because the libraries wrap an error several times, and add the URL each time."""
-    seen = {id(error)}
-    while True:
-        inner = [getattr(error, "reason", None), *error.args, error.__cause__]
-        following = next((cause for cause in inner if isinstance(cause, BaseException) and id(cause) not in seen), None)
-        if following is None:
-            return error
-        error = following
-        seen.add(id(error))
 
 
 def _in_pieces(body: Any) -> Any:

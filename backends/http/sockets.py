@@ -11,6 +11,7 @@ a host name may last longer, because the resolver has its own timeouts.
 from __future__ import annotations
 
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -24,10 +25,10 @@ from urllib3.util.connection import allowed_gai_family
 
 from tieredstore.backends.cloud.errors import MalformedAnswerError
 from tieredstore.backends.http.deadlines import current_deadline
+from tieredstore.errors import StoreError, StoreUnavailableError, excerpt
+from tieredstore.redaction import redacted
 
 if TYPE_CHECKING:
-    import ssl
-
     from urllib3.response import BaseHTTPResponse
 
     _Connection = HTTPSConnection
@@ -203,6 +204,27 @@ def _read_bounded(
                 "never so long"
             )
         yield piece
+
+
+def connection_failure(error: Exception) -> StoreError:
+    """Return our error for a failed connection, or for a missing or truncated answer."""
+    root = _root(error)
+    text = excerpt(redacted(root), 300) or type(root).__name__
+    if isinstance(root, ssl.SSLCertVerificationError):
+        return StoreError(f"the store's certificate is not trusted: {text}")
+    return StoreUnavailableError(f"the connection to the store failed: {text}")
+
+
+def _root(error: BaseException) -> BaseException:
+    """Return the innermost cause, because the libraries wrap an error several times, and add the URL each time."""
+    seen = {id(error)}
+    while True:
+        inner = [getattr(error, "reason", None), *error.args, error.__cause__]
+        following = next((cause for cause in inner if isinstance(cause, BaseException) and id(cause) not in seen), None)
+        if following is None:
+            return error
+        error = following
+        seen.add(id(error))
 
 
 def pools(

@@ -6,14 +6,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo, Prepared
 from tieredstore.backends.cloud.answers import require_ms, require_size, require_text
 from tieredstore.backends.cloud.store import Answer, CloudStore, Service, delete_singly
 from tieredstore.backends.contract.keys import checked_key
+from tieredstore.backends.http.body import HttpAnswer
 from tieredstore.backends.http.ranges import answered_size, range_header
-from tieredstore.backends.s3.body import S3Answer
 from tieredstore.backends.s3.client import describe_credentials, open_client
 from tieredstore.backends.s3.errors import NotSupportedError, error_of, translate_errors
 from tieredstore.backends.s3.lifecycle import S3Lifecycle, rule_sentences
@@ -25,6 +25,8 @@ from tieredstore.process.deadline import Deadline
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client, type_defs
+
+    from tieredstore.backends.http.body import RawBody
 
 Result = TypeVar("Result")
 
@@ -51,7 +53,10 @@ class S3BucketClient:
             # Require an etag, because a page of a web server or proxy, sent in place of the object, has none.
             require_text("the etag", response["ETag"])
             size = answered_size(what, start, stop, response["ResponseMetadata"]["HTTPHeaders"])
-            return take(S3Answer(size, body, what))
+            # Read below the SDK's own body, unless that body checks a checksum.
+            is_plain = type(body).__name__ == "StreamingBody"
+            raw = cast("RawBody", getattr(body, "_raw_stream", body) if is_plain else body)
+            return take(HttpAnswer(size, raw, what))
         finally:
             # Closing has no effect on a body that was read to its end, because such a body has already released the
             # connection.

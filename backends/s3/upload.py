@@ -1,17 +1,18 @@
 """Writes of single objects to S3: a body below the part size by one PUT, a larger one by a multipart upload.
 
-This module is separate from the store, its only user, because one file for both would have almost 600 lines.
+This module is separate from the store, its only user, because one file for both would exceed 600 lines.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import logging
 import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypedDict, cast
 
 import crc32c
 
@@ -19,7 +20,7 @@ from tieredstore.backends.cloud.answers import require_size, require_text
 from tieredstore.backends.cloud.errors import MalformedAnswerError, PartsGoneError
 from tieredstore.backends.cloud.upload import WRITE_MARK, Condition, Stored, Upload
 from tieredstore.backends.cloud.upload_parts import Part, PartCutter, send_parts
-from tieredstore.backends.s3.body import sendable
+from tieredstore.backends.http.deadlines import PIECE_BYTES, check_deadline, note_sent
 from tieredstore.backends.s3.errors import translate_errors
 from tieredstore.backends.s3.options import Compatibility, S3Options
 from tieredstore.backends.values import Prepared
@@ -35,6 +36,61 @@ _logger: Final = logging.getLogger(__name__)
 
 _ABORTS: Final = 3
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
+
+
+class PartBody(io.RawIOBase):
+    """A part of an upload in the form of a file, as the SDK requires. The part's bytes are not copied. The SDK can send
+    the part again from the start.
+
+    The part is sent in small pieces. The network timeout begins again with each piece, and the deadline is checked
+    between pieces.
+    """
+
+    def __init__(self, data: memoryview, what: str) -> None:
+        super().__init__()
+        self._data = data
+        self._what = what
+        self._position = 0
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def read(self, size: int | None = -1, /) -> Any:
+        """Return the next bytes as a view, possibly more than ``size``."""
+        # The sender requests the next piece only after it has sent the previous pieces, so count these as sent.
+        note_sent(self._position)
+        check_deadline(self._what)
+        # Return more than the 16 KiB that http.client requests, because http.client sends everything it gets, and
+        # larger pieces save processor time.
+        stop = len(self._data) if size is None or size < 0 else self._position + max(size, PIECE_BYTES)
+        piece = self._data[self._position : stop]
+        self._position += len(piece)
+        return piece
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """See :class:`io.RawIOBase`."""
+        base = (0, self._position, len(self._data))[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def tell(self) -> int:
+        """See :class:`io.RawIOBase`."""
+        return self._position
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+
+def sendable(data: memoryview, what: str) -> Any:
+    """Return ``data`` in the form that the SDK should send. A small body is sent as bytes: before the SDK sends a file,
+    it waits for a "100-continue".
+    """
+    return bytes(data) if len(data) <= PIECE_BYTES else PartBody(data, what)
 
 
 _Sent: TypeAlias = tuple[str, str]

@@ -18,7 +18,7 @@ from tests.support.paths import GOLDEN
 from tests.support.records.small_segments import ENC, memory_settings, new_metadata, write_segment
 from tieredstore import errors
 from tieredstore.backends.azure.errors import answer_error
-from tieredstore.backends.http.session import connection_failure
+from tieredstore.backends.http.sockets import connection_failure
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.registry import store_from_settings
 from tieredstore.backends.s3.errors import error_of

@@ -24,9 +24,9 @@ from tieredstore.backends.http.session import (
     StoreAdapter,
     certificates,
     configure,
-    connection_failure,
     proxies_of,
 )
+from tieredstore.backends.http.sockets import connection_failure
 from tieredstore.config.storage import ProxySettings
 from tieredstore.errors import StoreError, StoreUnavailableError
 from tieredstore.process.deadline import Deadline
