@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tieredstore.backends.cloud.options import CloudOptions, secret_text
+from tieredstore.backends.cloud.options import CloudOptions, require_name, secret_text
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -62,13 +62,6 @@ class AzureOptions(CloudOptions):
     page_size: int = field(default=5000, kw_only=True)
     send_md5: bool = True
 
-    def __post_init__(self) -> None:
-        self.check_name("the container's name", self.container)
-        self.check_at_least_one("part_size", "concurrency", "upload_parallelism")
-        if (self.account_url is None) != isinstance(self.credentials, ConnectionString):
-            raise ConfigError("give either a connection string or the account's URL")
-        self.check_url("account", self.account_url)
-
     @classmethod
     def from_settings(cls, settings: Settings) -> AzureOptions:
         """Make the options from ``storage.azure.*`` and ``storage.proxy.*``."""
@@ -78,7 +71,7 @@ class AzureOptions(CloudOptions):
         return cls.of_group(
             settings,
             azure,
-            container=azure.container_name,
+            container=require_name("the container's name", azure.container_name),
             credentials=_credentials(azure),
             account_url=_account_url(azure),
         )

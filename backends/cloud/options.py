@@ -63,28 +63,12 @@ class CloudOptions:
             **options,
         )
 
-    @staticmethod
-    def check_name(what: str, name: str) -> None:
-        """Raise ConfigError for an empty or invalid name. Do not quote the name, because it may be a URL with
-        credentials.
-        """
-        if not name:
-            raise ConfigError(f"{what} is empty")
-        if _NO_NAME.search(name):
-            raise ConfigError(
-                f"{what} is {redacted(name)!r:.80}, which is no valid name: give only the name, not a URL"
-            )
 
-    @staticmethod
-    def check_url(what: str, url: str | None) -> None:
-        """Raise ConfigError for a URL with a user, a query or a fragment, which could contain credentials."""
-        if url is not None and any(mark in url for mark in "@?#"):
-            raise ConfigError(f"the {what}'s URL must not contain credentials; set them separately")
-
-    def check_at_least_one(self, *names: str) -> None:
-        """Raise ConfigError if one of the named options is below 1; the message lists all ``names``."""
-        if any(getattr(self, name) < 1 for name in names):
-            raise ConfigError(f"{', '.join(names[:-1])} and {names[-1]} must be at least 1")
+def require_name(what: str, name: str) -> str:
+    """Return ``name``; raise ConfigError if it is invalid, without quoting it: it may be a URL with credentials."""
+    if _NO_NAME.search(name):
+        raise ConfigError(f"{what} is {redacted(name)!r:.80}, which is no valid name: give only the name, not a URL")
+    return name
 
 
 def secret_text(secret: SecretStr | None) -> str | None:

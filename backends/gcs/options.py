@@ -5,17 +5,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from tieredstore.backends.cloud.options import CloudOptions
+from tieredstore.backends.cloud.options import CloudOptions, require_name
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
     from tieredstore.config.clouds import GcsSettings
-
-CHUNK_UNIT: Final = 256 * 1024
-"""Chunks of a resumable upload, except the last, must be multiples of this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +55,6 @@ class GcsOptions(CloudOptions):
     endpoint_url: str | None = None
     delete_parallelism: int = 8
 
-    def __post_init__(self) -> None:
-        self.check_name("the bucket's name", self.bucket)
-        if self.part_size < CHUNK_UNIT or self.part_size % CHUNK_UNIT:
-            raise ConfigError(f"an upload chunk of {self.part_size} bytes is not a multiple of {CHUNK_UNIT}")
-        self.check_at_least_one("concurrency", "delete_parallelism")
-        self.check_url("endpoint", self.endpoint_url)
-
     @property
     def url(self) -> str:
         """The bucket's URL without credentials."""
@@ -78,7 +68,8 @@ class GcsOptions(CloudOptions):
         if settings.gcs is None:
             raise ConfigError("storage.gcs.bucket.name is missing: the settings do not select Google Cloud Storage")
         gcs = settings.gcs
-        return cls.of_group(settings, gcs, bucket=gcs.bucket_name, credentials=_credentials(gcs))
+        bucket = require_name("the bucket's name", gcs.bucket_name)
+        return cls.of_group(settings, gcs, bucket=bucket, credentials=_credentials(gcs))
 
 
 def _credentials(gcs: GcsSettings) -> Credentials:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from tieredstore.backends.cloud.options import CloudOptions, secret_text
+from tieredstore.backends.cloud.options import CloudOptions, require_name, secret_text
 from tieredstore.errors import ConfigError
 from tieredstore.installation import Extra
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
     from tieredstore.config.clouds import AwsCredentials
-
-MIN_PART_SIZE: Final = 5 << 20
-"""Minimum size of a part in S3; the last part of an upload may be smaller."""
 
 
 class ListingOrder(enum.Enum):
@@ -72,13 +69,6 @@ class S3Options(CloudOptions):
     checksum_check: bool = False
     legacy_md5: bool = False
 
-    def __post_init__(self) -> None:
-        self.check_name("the bucket's name", self.bucket)
-        if self.part_size < MIN_PART_SIZE:
-            raise ConfigError(f"a part of {self.part_size} bytes is too small: S3 takes {MIN_PART_SIZE} or more")
-        self.check_at_least_one("concurrency", "upload_parallelism")
-        self.check_url("S3 endpoint", self.endpoint_url)
-
     @property
     def url(self) -> str:
         """The bucket's URL without credentials."""
@@ -95,7 +85,7 @@ class S3Options(CloudOptions):
         return cls.of_group(
             settings,
             s3,
-            bucket=s3.bucket_name,
+            bucket=require_name("the bucket's name", s3.bucket_name),
             compatibility=Compatibility(s3.compatibility),
             listing_order=ListingOrder(s3.listing_order),
             credentials=_credentials(s3.credentials),

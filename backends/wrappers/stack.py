@@ -12,7 +12,7 @@ from tieredstore import metrics
 from tieredstore.backends.base import AbandonedWrite, Body, Buffer, DelegatingStore, ObjectInfo, ObjectStore, Prepared
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.backends.registry import BY_SETTING, store_from_settings
-from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.errors import TieredStoreError
 from tieredstore.process.forks import ForkSafeLock
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ class TokenBucket:
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        if bytes_per_s < 1:
-            raise ConfigError(f"a rate limit of {bytes_per_s} bytes per second lets nothing pass; the minimum is 1")
         self.bytes_per_s = bytes_per_s
         self._monotonic = monotonic
         self._sleep = sleep

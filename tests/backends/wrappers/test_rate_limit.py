@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tieredstore.backends.base import Body
 from tieredstore.backends.wrappers.stack import TokenBucket, limit_rate
-from tieredstore.errors import ConfigError
 
 
 @dataclass
@@ -79,9 +78,3 @@ def test_threads_wait_for_each_other_s_bytes() -> None:
     for thread in threads:
         thread.join()
     assert sorted(waits) == [1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("rate", [0, -1])
-def test_a_rate_that_lets_nothing_pass_is_refused(rate: int) -> None:
-    with pytest.raises(ConfigError):
-        TokenBucket(rate)

@@ -24,9 +24,8 @@ from tests.support.spark.spark_cluster import spark_cluster
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
 from tests.support.spark.spark_session import environment
 from tests.support.spark.spark_speculated_job import HOSTS, SPECULATION
-from tests.support.stores.clouds import make_s3
+from tests.support.stores.clouds import MIN_PART_SIZE, make_s3
 from tests.support.stores.meeting_folder import BOTH, MeetingFolder
-from tieredstore.backends.s3.options import MIN_PART_SIZE
 from tieredstore.model import TopicIdPartition
 from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.run.generation import commit_log_of

@@ -25,13 +25,16 @@ from tieredstore.backends.azure.store import AzureObjectStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.gcs.options import Anonymous, GcsOptions
 from tieredstore.backends.gcs.store import GcsObjectStore
-from tieredstore.backends.s3.options import MIN_PART_SIZE, AccessKeys, S3Options
+from tieredstore.backends.s3.options import AccessKeys, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.errors import StoreUnavailableError
 from tieredstore.process.retry import RetryPolicy
 
 PART = 1 << 18
 """Part size of Google's and Azure's uploads in these tests: larger objects are written in parts. S3's are larger."""
+
+MIN_PART_SIZE = 5 << 20
+"""Smallest part that S3 accepts, except as the last one."""
 
 ATTEMPTS = 3
 

@@ -15,14 +15,14 @@ from tests.support.faulty_server.service import Cloud, Service
 from tieredstore.backends.azure.options import AccountKey, AzureOptions
 from tieredstore.backends.azure.store import AzureObjectStore
 from tieredstore.backends.base import ObjectStore
-from tieredstore.backends.gcs.options import CHUNK_UNIT, Anonymous, GcsOptions
+from tieredstore.backends.gcs.options import Anonymous, GcsOptions
 from tieredstore.backends.gcs.store import GcsObjectStore
-from tieredstore.backends.s3.options import MIN_PART_SIZE, AccessKeys, S3Options
+from tieredstore.backends.s3.options import AccessKeys, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.process.retry import RetryPolicy
 
 SERVICES: dict[Cloud, type[Service]] = {Cloud.S3: S3Service, Cloud.GCS: GcsService, Cloud.AZURE: AzureService}
-PART_SIZES = {Cloud.S3: MIN_PART_SIZE, Cloud.GCS: CHUNK_UNIT, Cloud.AZURE: 1 << 18}
+PART_SIZES = {Cloud.S3: 5 << 20, Cloud.GCS: 1 << 18, Cloud.AZURE: 1 << 18}
 """Smallest part size of each cloud."""
 
 ATTEMPTS = 2
