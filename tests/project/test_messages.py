@@ -165,7 +165,7 @@ TOLD: dict[str, Callable[[], object]] = {
     "uuid": lambda: Uuid.parse(ENDLESS),
     "checkpoint": lambda: parse_leader_epochs(f"0\n1\n{ENDLESS}\n".encode()),
     "partition.metadata": lambda: parse_partition_metadata(f"version: {ENDLESS}\n".encode()),
-    "key ring": lambda: KeyRing(ENDLESS, {}),
+    "key ring": lambda: KeyRing(ENDLESS, {}).unwrap(ENDLESS, b""),
     "store": lambda: store_from_settings(settings_from({"storage.backend.class": ENDLESS, "chunk.size": "1"})),
 }
 

@@ -51,15 +51,6 @@ class KeyRing:
     """
 
     def __init__(self, active_id: str, pairs: Mapping[str, KeyPair]) -> None:
-        for key_id in pairs:
-            if ":" in key_id or not key_id.strip():
-                # A colon separates id and wrapped key in a manifest, so with a colon in the id, the plugin would write
-                # segments that it cannot read.
-                raise KeyRingError(
-                    f"key pair id {excerpt(key_id)!r} cannot be used: ids must not be blank or contain ':'"
-                )
-        if active_id not in pairs:
-            raise KeyRingError(f"the active key pair {excerpt(active_id)!r} is not on the ring: {_names(pairs)}")
         self.active_id = active_id
         self._pairs = dict(pairs)
 
