@@ -8,13 +8,12 @@ MalformedAnswerError otherwise.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.cloud.errors import MalformedAnswerError
 from tieredstore.errors import ConfigError, excerpt, quoted
 from tieredstore.limits import MAX_INT64
@@ -92,16 +91,3 @@ def parse_date(value: object) -> datetime | None:
     if date.tzinfo is None:
         raise ValueError(f"the Date is {value!r:.80}, without a time zone")
     return date
-
-
-def in_order(what: str, infos: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
-    """Yield the objects of a listing; raise StoreError if a key does not come after the previous one.
-
-    Readers rely on the order, because without it they would silently miss objects.
-    """
-    last = ""
-    for info in infos:
-        if info.key <= last:
-            raise MalformedAnswerError(f"{what}: the store lists {info.key!r:.1100} after {last!r:.1100}: out of order")
-        last = info.key
-        yield info

@@ -10,7 +10,7 @@ from itertools import count, islice
 from typing import TYPE_CHECKING, Final, Generic, Protocol, Self, TypeVar
 
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore, Prepared, StoreAdmin
-from tieredstore.backends.cloud.answers import in_order, parse_date, require_text, understood
+from tieredstore.backends.cloud.answers import parse_date, require_text, understood
 from tieredstore.backends.cloud.errors import MalformedAnswerError, MaybeNoBucketError, no_bucket
 from tieredstore.backends.cloud.options import CloudOptions
 from tieredstore.backends.cloud.upload import ANY, IF_ABSENT, Condition, Upload
@@ -431,17 +431,22 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             if number.bit_count() == 1:
                 landmark = token
 
-    def listed(self, infos: Iterable[ObjectInfo], prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
-        """Yield the objects of a listing that the caller of ``list`` wants; raise StoreError if they are not sorted."""
-        # Drop unwanted keys, because some services include the key ``start_after`` or ignore this parameter, and some
-        # ignore the prefix.
-        wanted = (
-            info for info in infos if info.key.startswith(prefix) and (start_after is None or info.key > start_after)
-        )
-        try:
-            yield from in_order(self.identity, wanted)
-        except MalformedAnswerError as error:
-            raise StoreError(str(error)) from error
+    def listed(
+        self, infos: Iterable[ObjectInfo], prefix: str, start_after: str | None, hint: str = ""
+    ) -> Iterator[ObjectInfo]:
+        """Yield the objects of a listing that the caller of ``list`` wants. Raise StoreError, which ends with ``hint``,
+        if they are not sorted, because readers rely on the order, and would silently miss objects."""
+        last = ""
+        for info in infos:
+            # Drop unwanted keys, because some services include the key ``start_after`` or ignore this parameter, and
+            # some ignore the prefix.
+            if not info.key.startswith(prefix) or (start_after is not None and info.key <= start_after):
+                continue
+            if info.key <= last:
+                shown = f"{info.key!r:.1100} after {last!r:.1100}"
+                raise StoreError(f"{self.identity}: the store lists {shown}: out of order{hint}")
+            last = info.key
+            yield info
 
     def delete_batches(
         self, keys: Iterable[str], delete: Callable[[Sequence[str]], Sequence[TieredStoreError]], size: int = 1000

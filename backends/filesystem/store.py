@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import re
 import stat
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -448,8 +447,6 @@ def _digest(descriptor: int) -> tuple[int, str]:
 
 _logger: Final = logging.getLogger(__name__)
 
-_PLAIN: Final = re.compile("[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}").fullmatch
-
 _PAGE: Final = 1000
 """Number of files to examine each time a folder is opened."""
 
@@ -504,11 +501,7 @@ class Listing:
                 names = names_of_files(folder.descriptor)
                 if names is None:
                     with os.scandir(folder.descriptor) as scan:
-                        names = [
-                            name
-                            for entry in scan
-                            if (name := entry.name if _is_plain(entry) else _name_of(entry, path)) is not None
-                        ]
+                        names = [name for entry in scan if (name := _name_of(entry, path)) is not None]
         except ObjectNotFoundError:
             return []
         if not (path.startswith(self._prefix) and self._start_after <= path):
@@ -545,11 +538,6 @@ def _info(folder: Folder, path: str, name: str) -> ObjectInfo | None:
     if not stat.S_ISREG(status.st_mode):  # no longer the file that the folder's listing showed
         return None
     return ObjectInfo(path + name, status.st_size, None, status.st_mtime_ns // 1_000_000)
-
-
-def _is_plain(entry: os.DirEntry[str]) -> bool:
-    """Return True if this cheap test shows that the entry is an object's file, as nearly all entries are."""
-    return _PLAIN(entry.name) is not None and entry.is_file(follow_symlinks=False)
 
 
 def _name_of(entry: os.DirEntry[str], path: str) -> str | None:

@@ -122,19 +122,11 @@ class S3ObjectStore(CloudStore[S3BucketClient, S3Options]):
         return S3Versions(self)
 
     def _by_key(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        last = ""
         for page in self._pages(prefix, start_after=start_after):
             if self.options.listing_order is ListingOrder.AUTO and page.is_by_folder:
                 yield from self._by_folder(prefix, start_after)
                 return
-            for info in page.objects:
-                if info.key <= last:
-                    raise StoreError(
-                        f"the store lists {info.key!r} after {last!r}, which is not the order of S3; if the "
-                        "store lists folder by folder, set the option listing_order"
-                    )
-                last = info.key
-                yield info
+            yield from page.objects
 
     def _by_folder(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
         """List objects folder by folder. Memory holds the names in the current folder and in its parents."""
@@ -191,7 +183,8 @@ class S3ObjectStore(CloudStore[S3BucketClient, S3Options]):
         """List objects with one request per page; with ``ListingOrder.BY_FOLDER``, per page of each folder."""
         is_by_folder = self.options.listing_order is ListingOrder.BY_FOLDER
         infos = (self._by_folder if is_by_folder else self._by_key)(prefix, start_after or "")
-        return self.listed(infos, prefix, start_after)
+        hint = "; if the store lists folder by folder, set storage.s3.listing.order"
+        return self.listed(infos, prefix, start_after, hint)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete up to 1,000 keys with one request; key by key on a server without bulk deletes."""
