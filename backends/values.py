@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import re
+import functools
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Final, Self, TypeAlias, cast
+from typing import Annotated, Final, TypeAlias
+
+from pydantic import Field, Strict, TypeAdapter, ValidationError
 
 from tieredstore.errors import StoreError, excerpt
 from tieredstore.limits import MAX_INT64
@@ -15,7 +17,6 @@ Body: TypeAlias = Buffer | Iterable[Buffer]
 """The body of a ``put``. A buffer from an iterable is valid only until the next buffer is requested. To keep a buffer,
 copy it."""
 
-_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _MOST_PARTS: Final = 50_000
 """Most parts that a parsed ``Prepared`` may have. Azure allows 50,000 blocks in a blob, S3 10,000 parts."""
 
@@ -83,36 +84,28 @@ class Prepared:
     """
 
     key: str
-    size: int
-    sha256: str
+    size: Annotated[int, Strict(), Field(ge=0, le=MAX_INT64)]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     place: str
-    parts: tuple[str, ...] = ()
+    parts: Annotated[tuple[str, ...], Field(max_length=_MOST_PARTS)] = ()
     mark: str = ""
 
     def to_json(self) -> dict[str, object]:
         """Return the fields as a JSON object."""
         return {**asdict(self), "parts": list(self.parts)}
 
-    @classmethod
-    def from_json(cls, value: object) -> Self:
+    @staticmethod
+    def from_json(value: object) -> Prepared:
         """Parse the result of ``to_json``; raise StoreError for anything else, because the value may come from an
         untrusted source."""
-        shown = excerpt(value)
-        fields = cast("dict[str, object]", value if isinstance(value, dict) else {})
-        key, size, sha256 = fields.get("key"), fields.get("size"), fields.get("sha256")
-        place, parts, mark = fields.get("place"), fields.get("parts"), fields.get("mark")
-        if (
-            isinstance(key, str)
-            and isinstance(size, int)
-            and not isinstance(size, bool)
-            and 0 <= size <= MAX_INT64
-            and isinstance(sha256, str)
-            and _DIGEST.fullmatch(sha256)
-            and isinstance(place, str)
-            and isinstance(mark, str)
-            and isinstance(parts, list)
-            and len(listed := cast("list[object]", parts)) <= _MOST_PARTS
-            and all(isinstance(part, str) for part in listed)
-        ):
-            return cls(key, size, sha256, place, tuple(cast("list[str]", parts)), mark)
-        raise StoreError(f"{shown!r} does not describe a prepared object: it was not written by this library")
+        try:
+            return _adapter().validate_python(value)
+        except ValidationError:
+            raise StoreError(
+                f"{excerpt(value)!r} does not describe a prepared object: it was not written by this library"
+            ) from None
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[Prepared]:
+    return TypeAdapter(Prepared)
