@@ -55,7 +55,7 @@ _ON_WRITES: Final = _ALWAYS | {
 
 _EXPLAINED: Final = {
     errno.EEXIST: "the object exists already",
-    errno.ENOSPC: "the disk is full",
+    errno.ENOSPC: "the disk is full (no free space, or no free inodes)",
     errno.EDQUOT: "the disk quota is used up",
     errno.EIO: "the disk reports an input/output error",
     errno.ELOOP: "its path contains a symbolic link or a special file; only plain files and folders are supported",

@@ -238,29 +238,28 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         ``key`` is the path of the draft, because the key of its future object is not recorded. ``started_ms`` is the
         time of the last write.
         """
-        root = os.fsencode(self._root)
-        # ``os.walk`` gives only names, so each folder is opened again below, without following links.
-        for path, names, _ in os.walk(root):
-            relative = os.path.relpath(path, root)
-            folders = () if relative == b"." else tuple(relative.split(b"/"))
-            below = "".join(f"{os.fsdecode(name)}/" for name in folders)
-            names[:] = [name for name in names if _may_hold(f"{below}{os.fsdecode(name)}/", prefix)]
-            # The random name of a draft (unfinished file) does not show its key. So yield all drafts of a folder in
-            # which keys may start with ``prefix``.
-            if below.startswith(prefix) or "/" not in prefix[len(below) :]:
-                yield from self._find_abandoned(folders, below)
+        return self._find_abandoned((), "", prefix)
 
-    def _find_abandoned(self, folders: tuple[bytes, ...], below: str) -> Iterator[AbandonedWrite]:
+    def _find_abandoned(self, folders: tuple[bytes, ...], below: str, prefix: str) -> Iterator[AbandonedWrite]:
         drafts: dict[bytes, os.stat_result] = {}
+        names: list[str] = []
         with (
             OsErrors(self._root, below, writing=True),
             suppress(FileNotFoundError),
             Folder(self._root, folders) as folder,
         ):
-            drafts = abandoned_drafts(folder)
-        for name, status in drafts.items():
-            path = below + os.fsdecode(name)
+            # The random name of a draft (unfinished file) does not show its key. So yield all drafts of a folder in
+            # which keys may start with ``prefix``.
+            if below.startswith(prefix) or "/" not in prefix[len(below) :]:
+                drafts = abandoned_drafts(folder)
+            with os.scandir(folder.descriptor) as entries:
+                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        for draft, status in drafts.items():
+            path = below + os.fsdecode(draft)
             yield AbandonedWrite(path, status.st_size, status.st_mtime_ns // 1_000_000, path)
+        for name in names:
+            if _may_hold(f"{below}{name}/", prefix):
+                yield from self._find_abandoned((*folders, os.fsencode(name)), f"{below}{name}/", prefix)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
         """Remove the draft (unfinished file) of a dead writer, and folders that become empty. This is safe at any time,

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -313,6 +314,21 @@ def test_a_killed_put_leaves_nothing_to_see_and_its_file_can_be_removed(
     assert len(files_below(tmp_path)) == 1
     assert remove_abandoned(store) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_unfinished_writes_in_a_folder_that_cannot_be_read_are_not_passed_over(
+    store: FilesystemObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", broken)
+        with pytest.raises(StoreError, match="input/output error"):
+            list(store.abandoned_writes())
+    shutil.rmtree(tmp_path)
+    with pytest.raises(StoreError, match="is gone"):
+        list(store.abandoned_writes())
 
 
 def test_the_files_of_a_writer_on_another_thread_are_not_removed(store: FilesystemObjectStore, tmp_path: Path) -> None:
