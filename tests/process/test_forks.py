@@ -183,7 +183,7 @@ def test_a_client_of_librdkafka_is_left_alone_at_the_end_of_a_child() -> None:
         ("backends.memory.MemoryObjectStore()", "held._lock", "held.put('key', b'') is None"),
         ("backends.cloud.watched_file.WatchedFile(Path(sys.argv[1]), len)", "held._lock", "held.get()"),
         ("backends.wrappers.stack.TokenBucket(1000)", "held._lock", "held.take(1) is None"),
-        ("remote.fetch.bounded_map.BoundedMap(3)", "held._lock", "held.put('key', 1) or held.get('key')"),
+        ("process.bounded_map.BoundedMap(3)", "held._lock", "held.put('key', 1) or held.get('key')"),
         (
             "remote.statistics.Counters(remote.statistics.FetchStats)",
             "held._lock",
@@ -202,7 +202,7 @@ def test_a_lock_that_another_thread_holds_does_not_hang_the_child(
         from tieredstore import backends, metrics, process, remote
         import tieredstore.backends.cloud.watched_file, tieredstore.backends.memory
         import tieredstore.backends.wrappers.stack, tieredstore.process.per_process
-        import tieredstore.remote.fetch.bounded_map, tieredstore.remote.statistics
+        import tieredstore.process.bounded_map, tieredstore.remote.statistics
 
         Path(sys.argv[1]).write_text("x")
         held = {construction}

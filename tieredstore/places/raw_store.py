@@ -7,11 +7,11 @@ This module is separate from ``layouts``, which chooses between ``RawStore`` and
 from __future__ import annotations
 
 import re
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from tieredstore.backends.base import AbandonedWrite, Body, ObjectInfo, ObjectStore, admin_of
 from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
@@ -33,15 +33,13 @@ from tieredstore.places.raw_description import RawDescription, describe_raw
 from tieredstore.places.raw_keys import FILES, INDEX, LOG, TIME_INDEX, WATERMARK, RawKeys, RawSegment, raw_topic_id
 from tieredstore.places.raw_metadata import METADATA, MetadataKeeper
 from tieredstore.places.record import STATE, Layout
-from tieredstore.process.forks import ForkSafeLock
+from tieredstore.process.bounded_map import BoundedMap
 
 _MOST_KNOWN: Final = 20_000
 _MOST_LISTINGS: Final = 256
 
 _FILE: Final = re.compile(r"([0-9]{20})-.{22}\.(index|timeindex|log)")
 _WATERMARKS: Final = f"{STATE}watermarks/"
-
-_Value = TypeVar("_Value")
 
 
 class RawStore(LaidOutStore):
@@ -60,8 +58,8 @@ class RawStore(LaidOutStore):
         self._chunk_size = chunk_size
         self._keys = RawKeys(prefix, layout)
         self._metadata = MetadataKeeper(self, prefix)
-        self._known = _Recent[RawSegment](_MOST_KNOWN)
-        self._described = _Recent[RawDescription](_MOST_KNOWN)
+        self._known = BoundedMap[str, RawSegment](_MOST_KNOWN)
+        self._described = BoundedMap[str, RawDescription](_MOST_KNOWN)
 
     def __reduce__(self) -> tuple[Callable[..., RawStore], tuple[ObjectStore, str, Layout, int]]:
         return RawStore, (self.inner, self.prefix, self.layout, self._chunk_size)
@@ -249,7 +247,7 @@ class RawStore(LaidOutStore):
         files = ((file, info) for info in listed if (file := self._keys.parse(info.key)) is not None)
         for base_offset, group in groupby(files, key=lambda pair: pair[0].base_offset):
             segment = RawSegment(where, base_offset, {file.ending: info for file, info in group})
-            self._known.keep(self._name(segment), segment)
+            self._known.put(self._name(segment), segment)
             yield segment
 
     # Objects that are made from a segment's files
@@ -296,10 +294,10 @@ class RawStore(LaidOutStore):
 
     def _describe(self, segment: RawSegment) -> RawDescription:
         name = self._name(segment)
-        described = self._described.find(name)
+        described = self._described.get(name)
         if described is None:
             described = describe_raw(segment, lambda ending, start, stop: self._read_file(segment, ending, start, stop))
-            self._described.keep(name, described)
+            self._described.put(name, described)
         return described
 
     def _read_file(self, segment: RawSegment, ending: str, start: int, stop: int) -> bytes:
@@ -309,7 +307,7 @@ class RawStore(LaidOutStore):
         """Return the whole segment. Raise ObjectNotFoundError if a file is missing."""
         where = parsed.segment_id.topic_id_partition
         path = f"{where.topic}/{where.partition}/{parsed.start_offset}"
-        segment = self._known.find(f"{path}/{parsed.segment_id.id}") or self._look_up(parsed)
+        segment = self._known.get(f"{path}/{parsed.segment_id.id}") or self._look_up(parsed)
         if len(segment.files) < len(FILES):
             missing = ", ".join(f".{ending}" for ending in FILES if ending not in segment.files)
             raise ObjectNotFoundError(f"{parsed.main_path}: there is no {missing}")
@@ -340,28 +338,6 @@ class RawStore(LaidOutStore):
         endings = (INDEX, TIME_INDEX) if parsed.suffix is Suffix.INDEXES else (LOG,)
         for ending in endings:
             yield self._keys.file(parsed.segment_id.topic_id_partition, parsed.start_offset, ending)
-
-
-class _Recent(Generic[_Value]):
-    """A cache of at most ``most`` values. If it is full, it drops the value that was stored first. Thread-safe."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._lock = ForkSafeLock()
-        self._values: OrderedDict[str, _Value] = OrderedDict()
-
-    def keep(self, name: str, value: _Value) -> None:
-        """Keep a value, and replace an earlier value of the same name."""
-        with self._lock:
-            self._values[name] = value
-            self._values.move_to_end(name)
-            if len(self._values) > self._most:
-                self._values.popitem(last=False)
-
-    def find(self, name: str) -> _Value | None:
-        """Return the value of this name if it is still cached, or None."""
-        with self._lock:
-            return self._values.get(name)
 
 
 def _without_id(path: str) -> str:

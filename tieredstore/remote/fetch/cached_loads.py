@@ -9,10 +9,10 @@ from typing import Generic, TypeVar
 
 from tieredstore.config.fetch import IndexCacheSettings, ManifestCacheSettings
 from tieredstore.errors import StoreUnavailableError
+from tieredstore.process.bounded_map import BoundedMap
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.futures import OverdueError, outcome
 from tieredstore.process.lifetime import Lifetime
-from tieredstore.remote.fetch.bounded_map import BoundedMap
 
 Value = TypeVar("Value")
 

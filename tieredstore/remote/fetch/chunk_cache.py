@@ -12,8 +12,8 @@ from typing import Final
 from tieredstore.backends.base import Buffer
 from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex, VariableChunkIndex
 from tieredstore.format.manifest import SegmentManifest
+from tieredstore.process.bounded_map import BoundedMap
 from tieredstore.process.forks import begin_again_after_fork
-from tieredstore.remote.fetch.bounded_map import BoundedMap
 from tieredstore.remote.statistics import Counters
 
 LAYOUT_DIGEST_SIZE: Final = 16

@@ -12,7 +12,7 @@ from tieredstore.kafka.checkpoints import LeaderEpochs, ProducerState, format_le
 from tieredstore.kafka.end_markers import TransactionStep, play_markers
 from tieredstore.kafka.indexes import format_txn_index
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition
-from tieredstore.remote.fetch.bounded_map import BoundedMap
+from tieredstore.process.bounded_map import BoundedMap
 from tieredstore.remote.fetch.stream_view import StreamView
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fresh_python import run_fresh
-from tieredstore.remote.fetch.bounded_map import BoundedMap
+from tieredstore.process.bounded_map import BoundedMap
 
 
 class Clock:
@@ -201,7 +201,7 @@ def test_threads_never_break_its_sums() -> None:
 def test_a_forked_child_starts_empty_and_is_not_locked_out() -> None:
     run_fresh("""
         import os
-        from tieredstore.remote.fetch.bounded_map import BoundedMap
+        from tieredstore.process.bounded_map import BoundedMap
 
         tested = BoundedMap(9)
         tested.put("a", "A")
