@@ -12,8 +12,8 @@ from typing import Final
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.format.keys import partition_of
 from tieredstore.places.entropy_bits import all_folders, bits_folder
-from tieredstore.places.mapped import MappedStore, listing_order
-from tieredstore.places.record import STATE, Layout, check_layout, record_layout
+from tieredstore.places.mapped import LaidOutStore, listing_order
+from tieredstore.places.record import STATE, Layout
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -24,31 +24,6 @@ _MOST_LISTINGS: Final = 256
 it in memory."""
 
 _PAGE: Final = 1000
-
-
-class LaidOutStore(MappedStore):
-    """A place whose layout is recorded in the bucket. Checks the record before the first request, and writes it before
-    the first segment.
-
-    Only segments are stored under other keys. Other objects, such as this project's own state, keep their keys.
-    """
-
-    def __init__(self, inner: ObjectStore, prefix: str, layout: Layout) -> None:
-        super().__init__(inner)
-        self.prefix, self.layout = prefix, layout
-        self._is_checked = self._is_recorded = self._is_told = False
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.inner!r}, {self.prefix!r}, {self.layout!r})"
-
-    def look_first(self, key: str, *, writes: bool) -> None:
-        """Check once that no other layout is recorded in the bucket. Two threads may both check, which does no harm."""
-        if not self._is_checked:
-            self._is_recorded = check_layout(self.inner, self.prefix, self.layout)
-            self._is_checked = True
-        if writes and not self._is_recorded and self.inner_key(key) != key:
-            record_layout(self.inner, self.prefix, self.layout)
-            self._is_recorded = True
 
 
 class EntropyStore(LaidOutStore):

@@ -8,11 +8,24 @@ from dataclasses import replace
 
 from tieredstore.backends.base import AbandonedWrite, Body, DelegatingStore, ObjectInfo, ObjectStore, Prepared
 from tieredstore.errors import TieredStoreError
+from tieredstore.places.record import Layout, check_layout, record_layout
 
 
-class MappedStore(DelegatingStore):
-    """Passes every call on to ``inner``, with the object's key in ``inner``. Subclasses translate keys, and implement
-    listings."""
+class LaidOutStore(DelegatingStore):
+    """A place whose layout is recorded in the bucket. Checks the record before the first request, and writes it before
+    the first segment.
+
+    Every call goes to ``inner``, with the object's key in ``inner``. Only segments are stored under other keys. Other
+    objects, such as this project's own state, keep their keys. Subclasses translate keys, and implement listings.
+    """
+
+    def __init__(self, inner: ObjectStore, prefix: str, layout: Layout) -> None:
+        super().__init__(inner)
+        self.prefix, self.layout = prefix, layout
+        self._is_checked = self._is_recorded = self._is_told = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.inner!r}, {self.prefix!r}, {self.layout!r})"
 
     @abstractmethod
     def inner_key(self, key: str) -> str:
@@ -23,8 +36,13 @@ class MappedStore(DelegatingStore):
         """Return the key under which an object of ``inner`` is shown; None if it is hidden."""
 
     def look_first(self, key: str, *, writes: bool) -> None:
-        """Hook for subclasses. It is called before each request for ``key``, and before each listing with the prefix
-        ``key``."""
+        """Check once that no other layout is recorded in the bucket. Two threads may both check, which does no harm."""
+        if not self._is_checked:
+            self._is_recorded = check_layout(self.inner, self.prefix, self.layout)
+            self._is_checked = True
+        if writes and not self._is_recorded and self.inner_key(key) != key:
+            record_layout(self.inner, self.prefix, self.layout)
+            self._is_recorded = True
 
     def target(self, key: str, *, writes: bool = False) -> tuple[ObjectStore, str]:
         """Return ``inner``, and the key in it."""
@@ -42,16 +60,13 @@ class MappedStore(DelegatingStore):
         self.inner.delete(self.inner_key(key) for key in keys)
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
-        """Yield the abandoned writes of ``inner``, under the keys that this store shows. Leave out keys that do not
-        start with ``prefix``."""
-        writes = super().abandoned_writes()
-        return None if writes is None else self._see_writes(writes, prefix)
-
-    def _see_writes(self, writes: Iterator[AbandonedWrite], prefix: str) -> Iterator[AbandonedWrite]:
-        for write in writes:
-            key = self.outer_key(write.key)
-            if key is not None and key.startswith(prefix):
-                yield replace(write, key=key)
+        """Yield the abandoned writes of ``inner``, under the keys that this store shows or, for a hidden key, under the
+        stored key. Leave out keys that do not start with ``prefix``."""
+        writes = super().abandoned_writes(self.prefix)
+        if writes is None:
+            return None
+        seen = (replace(write, key=self.outer_key(write.key) or write.key) for write in writes)
+        return (write for write in seen if write.key.startswith(prefix))
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
         """Write an object under ``staging_prefix``, even if ``inner`` has its own way of staging."""

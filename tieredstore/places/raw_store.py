@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
-from tieredstore.backends.base import AbandonedWrite, Body, ObjectInfo, ObjectStore, admin_of
+from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
 from tieredstore.errors import (
     BatchCorruptError,
@@ -26,9 +26,8 @@ from tieredstore.format.chunk_index import FixedChunkIndex
 from tieredstore.format.keys import ObjectKey, Suffix, parse_key, partition_of
 from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManifest
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
-from tieredstore.places.entropy import LaidOutStore
 from tieredstore.places.entropy_bits import all_folders
-from tieredstore.places.mapped import is_behind
+from tieredstore.places.mapped import LaidOutStore, is_behind
 from tieredstore.places.raw_description import RawDescription, describe_raw
 from tieredstore.places.raw_keys import FILES, INDEX, LOG, TIME_INDEX, WATERMARK, RawKeys, RawSegment, raw_topic_id
 from tieredstore.places.raw_metadata import METADATA, MetadataKeeper
@@ -94,16 +93,14 @@ class RawStore(LaidOutStore):
         parsed = parse_key(self.prefix, key)
         return None if parsed is None or parsed.suffix is Suffix.LOG else parsed
 
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Write a file. Raise StoreError for a manifest or ``.indexes``, which this layout does not store."""
-        self._refuse_made(key)
-        super().put(key, body, if_absent=if_absent)
-
-    def _refuse_made(self, key: str) -> None:
-        if self._object(key) is not None:
+    def target(self, key: str, *, writes: bool = False) -> tuple[ObjectStore, str]:
+        """Return the store and key of a file. Raise StoreError for a write of a manifest or ``.indexes``, which this
+        layout does not store."""
+        if writes and self._object(key) is not None:
             raise StoreError(
                 f"{key!r} cannot be written: the raw layout stores no manifests, and stores each index as a file"
             )
+        return super().target(key, writes=writes)
 
     # Reading
 
@@ -158,11 +155,6 @@ class RawStore(LaidOutStore):
                 return replace(info, key=key)
         raise ObjectNotFoundError(f"{key!r}: of its files only these exist: {', '.join(segment.files) or 'none'}")
 
-    def replace(self, key: str, body: Body, etag: str) -> str:
-        """Replace a file. Raise StoreError for a manifest or ``.indexes``, which this layout does not store."""
-        self._refuse_made(key)
-        return super().replace(key, body, etag)
-
     def delete(self, keys: Iterable[str]) -> None:
         """Delete the files of these objects. The file of a manifest is the log.
 
@@ -186,14 +178,6 @@ class RawStore(LaidOutStore):
             if parsed is not None and parsed.suffix in suffixes:
                 known[f"{key.rpartition('/')[0]}/"].add(parsed.start_offset)
         return known
-
-    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
-        """Yield the abandoned writes of segments' files."""
-        writes = admin_of(self.inner).abandoned_writes(self.prefix)
-        if writes is None:
-            return None
-        outer = ((self.outer_key(write.key), write) for write in writes)
-        return (write for key, write in outer if key is not None and key.startswith(prefix))
 
     # Listing
 

@@ -35,7 +35,8 @@ from tieredstore.errors import (
 from tieredstore.format.keys import Suffix, listing_prefix, parse_key
 from tieredstore.model import TopicIdPartition, Uuid, utc_text
 from tieredstore.ops.garbage.holds import LOOK_AGAIN_S, LegalHold, find_hold, place_hold
-from tieredstore.places.entropy import EntropyStore, LaidOutStore
+from tieredstore.places.entropy import EntropyStore
+from tieredstore.places.mapped import LaidOutStore
 from tieredstore.places.raw_keys import FILES, RawKeys
 from tieredstore.places.raw_metadata import MetadataKeeper
 from tieredstore.places.raw_store import RawStore
