@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.support.records.disk_segments import write_segments
 from tieredstore.backends.base import admin_of
+from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.config import Settings, settings_from
-from tieredstore.errors import ConfigError
+from tieredstore.errors import AccessDeniedError, ConfigError, StoreError, StoreUnavailableError
+from tieredstore.format.keys import main_path
 from tieredstore.kafka.logdir import describe
-from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
 from tieredstore.places import Endpoint, EndpointProvider
+from tieredstore.places.endpoints import RulesProvider
 from tieredstore.places.opening import open_places
+from tieredstore.places.routed import Place, RoutedStore
 from tieredstore.remote import RemoteStorageManager
 
 _ID = Uuid(bytes([7] * 16))
@@ -157,3 +161,25 @@ def test_what_is_wrong_is_said_when_settings_are_read(names: dict[str, str], sen
 def test_names_beside_a_brokers_prefix_count() -> None:
     texts = {"rsm.config.storage.backend.class": "memory", "rsm.config.chunk.size": "64", "endpoint.cluster": "c"}
     assert settings_from({**texts, "uploader.layout": "pinterest"}).endpoint.is_raw
+
+
+class Refusing(MemoryObjectStore):
+    """A store that deletes nothing."""
+
+    def __init__(self, error: StoreError) -> None:
+        super().__init__()
+        self._error = error
+
+    def delete(self, keys: Iterable[str]) -> None:
+        raise self._error
+
+
+def test_a_deletion_is_retryable_only_if_all_its_failures_are() -> None:
+    rules = {"endpoint.rules": "pii", "endpoint.rules.pii.topics": "pii-.*", "endpoint.rules.pii.prefix": "x/"}
+    settings = settings_from({"storage.backend.class": "memory", "chunk.size": "64", **rules})
+    own = Place(Endpoint(), Refusing(StoreUnavailableError("busy")), "")
+    other = Place(Endpoint(prefix="x/"), Refusing(AccessDeniedError("denied")), "x/")
+    store = RoutedStore([own, other], RulesProvider(settings))
+    segments = [RemoteLogSegmentId(TopicIdPartition(_ID, topic, 0), Uuid.random()) for topic in ("orders", "pii-1")]
+    with pytest.raises(AccessDeniedError):
+        store.delete(f"{main_path(segment, 0)}.log" for segment in segments)

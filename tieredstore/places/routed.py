@@ -133,8 +133,8 @@ class RoutedStore(DelegatingStore):
                 self.places[number].store.delete(within)
             except TieredStoreError as error:
                 failures.append(error)
-        if failures:
-            raise failures[0]
+        if failures:  # raise a retryable error only if a retry can delete everything
+            raise next((error for error in failures if not error.retryable), failures[0])
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
         """Write an object under ``staging_prefix``, even if the key's place has its own way of staging."""
