@@ -1,4 +1,4 @@
-"""The disk cache as its users see it: restarts, limits, retention, its folder, and both kinds of entries."""
+"""The disk cache as its users see it: restarts, limits, retention, and its folder."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from tests.support.stores.disk_cache_access import (
     CHUNKS,
     KEY,
+    MORE_CHUNKS,
     change_table,
     got,
     let_pass,
@@ -23,20 +24,25 @@ from tests.support.stores.disk_cache_access import (
     value_files,
 )
 from tieredstore.errors import ConfigError
-from tieredstore.remote.diskcache.cache import MAX_BLOB_SIZE, DiskChunkCache
+from tieredstore.remote.diskcache.cache import DiskChunkCache
 from tieredstore.remote.diskcache.values import HEADER_SIZE
 
 DATA = bytes(range(256)) * 300
 
 
-def test_chunks_and_blobs_survive_a_restart(tmp_path: Path) -> None:
+def test_chunks_and_indexes_survive_a_restart_and_chunks_alone_count_as_hits(tmp_path: Path) -> None:
+    indexes = replace(KEY, object_key="topic-x/0/00000000000000000000-y.indexes")
     with opened(tmp_path) as cache:
         cache.put(KEY, DATA)
-        cache.put_blob("indexes", b"all of them")
+        cache.put(indexes, b"all of them")
     with opened(tmp_path) as cache:
         assert got(cache, KEY, len(DATA)) == DATA
-        assert cache.get_blob("indexes") == b"all of them"
+        buffer = bytearray(11)
+        assert cache.read(indexes, memoryview(buffer))
+        assert buffer == b"all of them"
+        assert not cache.read(CHUNKS[1], memoryview(buffer))
         assert (cache.stats.entries, cache.stats.bytes) == (2, len(DATA) + 11)
+        assert (cache.stats.hits, cache.stats.misses) == (1, 0)
 
 
 def test_a_restart_with_less_room_makes_room_at_the_next_put(tmp_path: Path) -> None:
@@ -71,8 +77,8 @@ def test_evicted_and_replaced_entries_leave_no_files(tmp_path: Path) -> None:
 
 def test_small_entries_are_no_way_around_the_limit(tmp_path: Path) -> None:
     with opened(tmp_path, 1000) as cache:
-        for number in range(150):
-            cache.put_blob(f"blob {number}", bytes(10))
+        for key in MORE_CHUNKS[:150]:
+            cache.put(key, bytes(10))
         assert cache.stats.bytes == 1000
         cache.put(KEY, bytes(995))
         assert (cache.stats.entries, cache.stats.bytes) == (1, 995)
@@ -81,9 +87,7 @@ def test_small_entries_are_no_way_around_the_limit(tmp_path: Path) -> None:
 def test_nothing_is_kept_in_the_table_itself(tmp_path: Path) -> None:
     with opened(tmp_path) as cache:
         cache.put(KEY, b"x")
-        cache.put_blob("empty", b"")
-        assert [row[:2] for row in rows(tmp_path, "mode, value, filename")] == [(2, None), (2, None)]
-        assert cache.get_blob("empty") == b""
+        assert [row[:2] for row in rows(tmp_path, "mode, value, filename")] == [(2, None)]
 
 
 def test_retention_counts_from_the_last_use(tmp_path: Path) -> None:
@@ -123,27 +127,6 @@ def test_a_key_uploaded_anew_at_another_chunk_size_has_other_chunks(tmp_path: Pa
         cache.put(KEY, b"0123456789")
         cache.put(anew, b"01234")
         assert (got(cache, KEY, 10), got(cache, anew, 5), got(cache, KEY, 5)) == (b"0123456789", b"01234", None)
-
-
-def test_a_blob_and_a_chunk_never_meet(tmp_path: Path) -> None:
-    with opened(tmp_path) as cache:
-        cache.put(KEY, b"chunk")
-        for name in (KEY.object_key, KEY.store, "", "chunk"):
-            assert cache.get_blob(name) is None
-            cache.put_blob(name, name.encode())
-        assert got(cache, KEY, 5) == b"chunk"
-        assert cache.get_blob(KEY.store) == KEY.store.encode()
-
-
-def test_a_blob_over_its_limit_is_not_kept(tmp_path: Path) -> None:
-    class Long(bytes):
-        def __len__(self) -> int:
-            return MAX_BLOB_SIZE + 1
-
-    with opened(tmp_path) as cache:
-        cache.put_blob("long", Long())
-        assert cache.get_blob("long") is None
-        assert cache.stats.entries == 0
 
 
 def test_the_folder_and_all_in_it_are_the_owners_alone(tmp_path: Path) -> None:

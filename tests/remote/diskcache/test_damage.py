@@ -120,27 +120,6 @@ def test_swapped_rows_change_no_byte(tmp_path: Path) -> None:
         assert [got(cache, key, 5) for key in CHUNKS[:2]] == [b"first", b"other"]
 
 
-def test_a_damaged_blob_is_a_miss_and_is_dropped(tmp_path: Path) -> None:
-    with opened(tmp_path) as cache:
-        for change in (b"", b"short", b"\xff" * 60):
-            cache.put_blob("indexes", b"all of them")
-            value_files(tmp_path)[0].write_bytes(change)
-            assert cache.get_blob("indexes") is None
-            assert value_files(tmp_path) == []
-
-
-def test_a_blob_that_says_it_is_huge_is_a_miss_before_any_memory_is_taken(tmp_path: Path) -> None:
-    with opened(tmp_path) as cache:
-        cache.put_blob("indexes", b"x")
-        (file,) = value_files(tmp_path)
-        raw = bytearray(file.read_bytes())
-        raw[40:48] = (1 << 40).to_bytes(8, "big")
-        file.write_bytes(raw)
-        os.truncate(file, HEADER_SIZE + (1 << 40))  # sparse
-        assert cache.get_blob("indexes") is None
-        assert cache.stats.damaged == 1
-
-
 def test_a_file_removed_by_hand_is_a_miss_and_its_row_is_used_again(tmp_path: Path) -> None:
     with opened(tmp_path) as cache:
         cache.put(KEY, CHUNK)

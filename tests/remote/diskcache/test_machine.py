@@ -62,11 +62,6 @@ class DiskCacheMachine(RuleBasedStateMachine):
         chunk = got(self.caches[who], key, size)
         assert chunk is None or chunk == right
 
-    @rule(name=st.sampled_from("ab"), who=st.integers(0, 1), data=st.binary(max_size=50))
-    def put_blob(self, name: str, who: int, data: bytes) -> None:
-        self.caches[who].put_blob(name, data)
-        assert self.caches[1 - who].get_blob(name) in ({data} if self.is_intact else {data, None})
-
     @rule(who=st.integers(0, 1))
     def restart(self, who: int) -> None:
         self.caches[who].close()

@@ -16,7 +16,16 @@ from diskcache import Cache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.stores.disk_cache_access import CHUNKS, KEY, change_table, got, opened, own_folder, value_files
+from tests.support.stores.disk_cache_access import (
+    CHUNKS,
+    KEY,
+    MORE_CHUNKS,
+    change_table,
+    got,
+    opened,
+    own_folder,
+    value_files,
+)
 from tieredstore.remote.diskcache.cache import DiskChunkCache
 
 pytestmark = pytest.mark.slow
@@ -149,8 +158,8 @@ def test_a_full_database_loses_the_entry_and_its_file(tmp_path: Path) -> None:
         cache.put(CHUNKS[0], CHUNK)
         # a limit on the connection's pages has the effect of a full file system
         on_the_tables_thread(cache, lambda table: table.reset("sqlite_max_page_count", 1, update=False))
-        for number in range(300):
-            cache.put_blob(f"{number}", b"x")
+        for key in MORE_CHUNKS:
+            cache.put(key, b"x")
             if cache.stats.failures:
                 break
         assert cache.stats.failures == 1
@@ -160,15 +169,15 @@ def test_a_full_database_loses_the_entry_and_its_file(tmp_path: Path) -> None:
 
 
 def test_a_locked_database_costs_hits_nothing_and_puts_their_time_out(tmp_path: Path) -> None:
-    names = [str(number) for number in range(70)]  # enough uses that the cache would write them to the database
+    keys = MORE_CHUNKS[:70]  # enough uses that the cache would write them to the database
     # Two caches share a folder. The first one's record of uses waits until the lock is free.
     with opened(tmp_path, lock_timeout_s=60.0) as cache, opened(tmp_path, lock_timeout_s=0.2) as hasty:
-        for name in names:
-            cache.put_blob(name, CHUNK)
+        for key in keys:
+            cache.put(key, CHUNK)
         hasty.put(CHUNKS[1], CHUNK)
         with closing(sqlite3.connect(own_folder(tmp_path) / "cache.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            assert [cache.get_blob(name) for name in names] == [CHUNK] * 70
+            assert [got(cache, key, len(CHUNK)) for key in keys] == [CHUNK] * 70
             # Do not call `cache.stats`, which would write the recorded uses first.
             counted = cache._table.counters.snapshot()  # pyright: ignore[reportPrivateUsage]
             assert counted.failures == 0, "a hit waited for the lock"

@@ -14,6 +14,7 @@ from tieredstore.remote.fetch.chunk_cache import ChunkCache, ChunkKey
 
 KEY = ChunkKey("s3://bucket", "topic-x/0/00000000000000000000-y.log", 0, b"L" * 16)
 CHUNKS = [replace(KEY, chunk=number) for number in range(16)]
+MORE_CHUNKS = [replace(KEY, chunk=number) for number in range(100, 400)]
 
 
 def own_folder(path: Path) -> Path:

@@ -12,17 +12,12 @@ import os
 import stat
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from tieredstore.backends.base import Buffer
-from tieredstore.errors import ConfigError, CorruptDataError
+from tieredstore.errors import ConfigError
 from tieredstore.remote.diskcache.table import DiskTable
 from tieredstore.remote.fetch.chunk_cache import CacheStats, ChunkCache, ChunkKey
 from tieredstore.versions import DISK_CACHE
-
-MAX_BLOB_SIZE: Final = 256 * 1024 * 1024
-"""Maximum size in bytes of an entry that is not a chunk. Such an entry has all indexes of a segment, each of at most 10
-MiB by Kafka's default."""
 
 
 class DiskChunkCache(ChunkCache):
@@ -55,31 +50,18 @@ class DiskChunkCache(ChunkCache):
 
     def get_into(self, key: ChunkKey, buffer: memoryview) -> bool:
         """See the base class. Opens one file, and reads the bytes once to check them."""
-
-        def buffer_for(size: int) -> memoryview | None:
-            return buffer if size == len(buffer) else None
-
-        is_hit = bool(len(buffer)) and self._table.read(self._digest(key), buffer_for) is not None
+        is_hit = self.read(key, buffer)
         self._table.counters.add(hits=int(is_hit), misses=int(not is_hit))
         return is_hit
+
+    def read(self, key: ChunkKey, buffer: memoryview) -> bool:
+        """Fill ``buffer`` as ``get_into`` does, without counting a hit or a miss, for an entry that is not a chunk."""
+        return bool(len(buffer)) and self._table.read(self._digest(key), buffer)
 
     def put(self, key: ChunkKey, data: Buffer) -> None:
         """See the base class. Writes ``data`` to a file without a copy, and without a sync to disk."""
         if len(data):
             self._table.keep(self._digest(key), data)
-
-    def get_blob(self, key: str) -> bytes | None:
-        """Return an entry that is not a chunk. Return None if it is absent, expired or damaged. Never raise an error.
-
-        The cache checks, limits and evicts such entries like chunks. The caller chooses their keys.
-        """
-        payload = self._table.read(_digest("blob", key), _blob_buffer)
-        return None if payload is None else bytes(payload)
-
-    def put_blob(self, key: str, data: bytes) -> None:
-        """Keep ``data`` and replace an older entry. Ignore data above 256 MiB. Never raise an error."""
-        if len(data) <= MAX_BLOB_SIZE:
-            self._table.keep(_digest("blob", key), data)
 
     def __contains__(self, key: ChunkKey) -> bool:
         return self._table.holds(self._digest(key))
@@ -90,29 +72,19 @@ class DiskChunkCache(ChunkCache):
 
     @property
     def stats(self) -> CacheStats:
-        """See the base class. Hits and misses count chunks alone. All other numbers include blobs."""
+        """See the base class. Hits and misses count chunks alone. All other numbers include indexes."""
         entries, size = self._table.measure()
         return replace(self._table.counters.snapshot(), entries=entries, bytes=size)
 
     def _digest(self, key: ChunkKey) -> bytes:
+        """Return the key of an entry, a digest that differs for different chunks."""
         kind = "stored chunk" if self.encrypted else "chunk"
-        return _digest(kind, key.store, key.object_key, str(key.chunk), key.layout.hex())
-
-
-def _blob_buffer(size: int) -> memoryview:
-    if size > MAX_BLOB_SIZE:
-        raise CorruptDataError(f"a cached value claims {size} bytes; at most {MAX_BLOB_SIZE} are kept")
-    return memoryview(bytearray(size))
-
-
-def _digest(*parts: str) -> bytes:
-    """Return the key of an entry, a digest that differs for different lists of parts."""
-    hashed = hashlib.blake2b(digest_size=32, person=b"disk cache key")
-    for part in parts:
-        raw = part.encode("utf-8", "surrogatepass")
-        hashed.update(len(raw).to_bytes(8, "big"))
-        hashed.update(raw)
-    return hashed.digest()
+        hashed = hashlib.blake2b(digest_size=32, person=b"disk cache key")
+        for part in (kind, key.store, key.object_key, str(key.chunk), key.layout.hex()):
+            raw = part.encode("utf-8", "surrogatepass")
+            hashed.update(len(raw).to_bytes(8, "big"))
+            hashed.update(raw)
+        return hashed.digest()
 
 
 def _make_private_folder(path: Path) -> Path:

@@ -123,9 +123,8 @@ class DiskTable:
         except OSError as error:
             self._suffer(error)
 
-    def read(self, key: bytes, buffer_for: Callable[[int], memoryview | None]) -> memoryview | None:
-        """Read a value into the buffer that ``buffer_for`` returns for its size. Return None if the value is absent.
-        Drop a damaged value.
+    def read(self, key: bytes, buffer: memoryview) -> bool:
+        """Read a value into ``buffer``. Return False if the value is absent or has another size. Drop a damaged value.
 
         A read uses only the value's file, so it never waits for the table's lock. The file's modification time records
         the last use.
@@ -133,24 +132,24 @@ class DiskTable:
         name = key.hex()
         try:
             with self._open_value(name) as file:
-                payload = read_value(file, key, buffer_for)
+                is_read = read_value(file, key, buffer)
                 if self._retention is not None:
                     with contextlib.suppress(OSError):  # the file may be read-only
                         os.utime(file.fileno())
         except FileNotFoundError:
-            return None
+            return False
         except CorruptDataError as error:
             self.counters.add(damaged=1)
             self._report("damage", f"a damaged entry was dropped, and will be fetched again: {error}")
             self._run(lambda cache: cache.delete(name))
             with contextlib.suppress(OSError):  # the disk may be read-only by now
                 (self._folder / name_of(name)).unlink()
-            return None
+            return False
         except OSError as error:
             self._suffer(error)
-            return None
+            return False
         self._note_use(name)
-        return payload
+        return is_read
 
     def holds(self, key: bytes) -> bool:
         """Return True if the value exists, without reading it or counting a use."""

@@ -20,7 +20,6 @@ import io
 import os
 import re
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -74,9 +73,8 @@ def write_value(folder: Path, key: bytes, data: Buffer) -> Written:
     return Written(path, len(payload))
 
 
-def read_value(file: io.FileIO, key: bytes, buffer_for: Callable[[int], memoryview | None]) -> memoryview | None:
-    """Read a value into the buffer that ``buffer_for`` returns for its length. If ``buffer_for`` returns None, return
-    None.
+def read_value(file: io.FileIO, key: bytes, buffer: memoryview) -> bool:
+    """Read a value into ``buffer``. Return False if the value has another length.
 
     Raise CorruptDataError if the file is not exactly the value written for ``key``. The buffer is then undefined.
     """
@@ -88,13 +86,12 @@ def read_value(file: io.FileIO, key: bytes, buffer_for: Callable[[int], memoryvi
         raise CorruptDataError("a cache file has another format, or the value of another key")
     if os.fstat(file.fileno()).st_size != HEADER_SIZE + length:
         raise CorruptDataError(f"a cached value does not have the {length} bytes that its header states")
-    buffer = buffer_for(length)
-    if buffer is None:
-        return None
+    if length != len(buffer):
+        return False
     count, checksum = read_checked(file.fileno(), HEADER_SIZE, buffer, crc32c(header[: _BOUND.size]))
     if count != length or checksum.to_bytes(4, "big") != header[_BOUND.size :]:
         raise CorruptDataError("a cached value does not match its checksum")
-    return buffer
+    return True
 
 
 class RawDisk(Disk):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from tieredstore.errors import (
@@ -18,6 +19,8 @@ from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import IndexEntry, SegmentManifest
 from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
+from tieredstore.remote.fetch.chunk_cache import LAYOUT_DIGEST_SIZE, ChunkKey
+from tieredstore.transform.chunks import fresh_memory
 
 if TYPE_CHECKING:
     from tieredstore.remote.diskcache.cache import DiskChunkCache
@@ -73,16 +76,19 @@ class Indexes:
         self._loads.discard(self._manifests.layout.data_key(metadata, Suffix.INDEXES))
 
     def _load(self, key: str, metadata: RemoteLogSegmentMetadata, opened: OpenManifest) -> dict[IndexType, bytes]:
-        disk = self._disk
+        disk, manifest = self._disk, opened.manifest
         if disk is None:
-            return _open_indexes(self._fetch(key, metadata, opened.manifest), opened, metadata)
-        blob_key = self._blob_key(key, opened.manifest, is_stored=disk.encrypted)
-        indexes = _from_blob(disk, blob_key, metadata, opened)
-        if indexes is None:
-            # One object holds all indexes of the segment, so fetch them with one request.
-            stored = self._fetch(key, metadata, opened.manifest)
-            indexes = _open_indexes(stored, opened, metadata)
-            disk.put_blob(blob_key, stored if disk.encrypted else b"".join(indexes.values()))
+            return _open_indexes(self._fetch(key, metadata, manifest), opened, metadata)
+        entry, sizes = self._entry_key(key, manifest), _plain_sizes(manifest)
+        # Allocate memory only for an existing entry, because a damaged manifest may state any size.
+        size = manifest.segment_indexes.total_size if disk.encrypted else sum(sizes.values())
+        held = fresh_memory(size) if entry in disk else None
+        if held is not None and disk.read(entry, held):
+            return _open_indexes(bytes(held), opened, metadata) if disk.encrypted else _split(bytes(held), sizes)
+        # One object holds all indexes of the segment, so fetch them with one request.
+        stored = self._fetch(key, metadata, manifest)
+        indexes = _open_indexes(stored, opened, metadata)
+        disk.put(entry, stored if disk.encrypted else b"".join(indexes.values()))
         return indexes
 
     def _fetch(self, key: str, metadata: RemoteLogSegmentMetadata, manifest: SegmentManifest) -> bytes:
@@ -92,26 +98,12 @@ class Indexes:
         except (ObjectNotFoundError, RangeNotSatisfiableError) as error:
             raise self._manifests.why_missing(metadata, key, error, IndexesCorruptError) from error
 
-    def _blob_key(self, key: str, manifest: SegmentManifest, *, is_stored: bool) -> str:
-        """Return the key of a segment's indexes in the disk cache. Keys differ by segment, by store, and by plaintext
-        or stored form."""
+    def _entry_key(self, key: str, manifest: SegmentManifest) -> ChunkKey:
+        """Return the key of a segment's indexes in the disk cache."""
         aad = b"" if manifest.encryption is None else manifest.encryption.aad
-        parts = (self._manifests.store.identity, key, repr(manifest.segment_indexes), aad.hex(), str(is_stored))
-        return hashlib.blake2b("\0".join(parts).encode(), digest_size=20).hexdigest()
-
-
-def _from_blob(
-    disk: DiskChunkCache, blob_key: str, metadata: RemoteLogSegmentMetadata, opened: OpenManifest
-) -> dict[IndexType, bytes] | None:
-    """Return the indexes from the disk cache. Return None if they must come from the store."""
-    blob = disk.get_blob(blob_key)
-    if blob is None:
-        return None
-    if not disk.encrypted:
-        return _split(blob, opened.manifest)
-    if len(blob) != opened.manifest.segment_indexes.total_size:
-        return None
-    return _open_indexes(blob, opened, metadata)
+        layout = f"{manifest.segment_indexes!r} {aad.hex()}".encode()
+        digest = hashlib.blake2b(layout, digest_size=LAYOUT_DIGEST_SIZE).digest()
+        return ChunkKey(self._manifests.store.identity, key, 0, digest)
 
 
 def _open_indexes(stored: bytes, opened: OpenManifest, metadata: RemoteLogSegmentMetadata) -> dict[IndexType, bytes]:
@@ -132,16 +124,16 @@ def _open_index(cipher: SegmentCipher | None, stored: bytes, entry: IndexEntry, 
         raise IndexesCorruptError(f"the {what} cannot be decrypted: {error}") from error
 
 
-def _split(plain: bytes, manifest: SegmentManifest) -> dict[IndexType, bytes] | None:
-    """Split the concatenated plaintexts. Return None if the total length is not the sum of the index sizes."""
+def _plain_sizes(manifest: SegmentManifest) -> dict[IndexType, int]:
+    """Return the size of each recorded index before encryption."""
     overhead = 0 if manifest.encryption is None else ENCRYPTION_OVERHEAD
-    indexes: dict[IndexType, bytes] = {}
-    position = 0
-    for kind, entry in manifest.segment_indexes.recorded():
-        size = entry.size - overhead if entry.size else 0
-        indexes[kind] = plain[position : position + size]
-        position += size
-    return indexes if position == len(plain) else None
+    return {kind: entry.size - overhead if entry.size else 0 for kind, entry in manifest.segment_indexes.recorded()}
+
+
+def _split(plain: bytes, sizes: Mapping[IndexType, int]) -> dict[IndexType, bytes]:
+    """Split the concatenated plaintexts."""
+    starts = accumulate(sizes.values(), initial=0)
+    return {kind: plain[start : start + size] for start, (kind, size) in zip(starts, sizes.items(), strict=False)}
 
 
 def weight_of_indexes(indexes: dict[IndexType, bytes]) -> int:
