@@ -16,7 +16,6 @@ from tests.support.golden.stored import metadata_of, settings_of
 from tests.support.records.small_segments import PLAIN, ZSTD, memory_settings
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog.log_sections import LogBatches
 from tieredstore.catalog.planning import KnownSegment, load_catalog
 from tieredstore.catalog.problems import ProblemKind
 from tieredstore.errors import BatchCorruptError
@@ -24,6 +23,7 @@ from tieredstore.format.manifest import SegmentManifest
 from tieredstore.kafka.batches import HEADER_SIZE, read_batch_headers
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.remote import RemoteStorageManager
+from tieredstore.remote.fetch.log_batches import LogBatches
 from tieredstore.testing.batches import Producer
 from tieredstore.testing.segments import Record, build_batch, build_end_marker, write_segment
 

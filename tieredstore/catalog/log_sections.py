@@ -14,13 +14,13 @@ from bisect import bisect_left
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.lineage import Span
 from tieredstore.errors import BatchCorruptError, IndexesCorruptError
-from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, walk_batch_headers
 from tieredstore.kafka.indexes import OffsetIndex, TimeIndex, read_offset_index, read_time_index
 from tieredstore.model import ByteRange, IndexType, RemoteLogSegmentMetadata
+from tieredstore.remote.fetch.log_batches import LogBatches
 
 if TYPE_CHECKING:
     from tieredstore.kafka.records import RecordDecoder
@@ -305,9 +305,6 @@ class SectionBytes:
         return int.from_bytes(self._behind[:BASE_OFFSET_SIZE], "big", signed=True)
 
 
-_PIECE_SIZE: Final = 64 * 1024
-
-
 @contextmanager
 def open_log(source: SegmentSource, segment: RemoteLogSegmentMetadata, position: int) -> Generator[LogBatches]:
     """Open the batches of ``segment`` from byte ``position`` on. A batch must begin at this byte.
@@ -324,46 +321,3 @@ def open_log(source: SegmentSource, segment: RemoteLogSegmentMetadata, position:
         return
     with source.fetch_log_segment(segment, position) as stream:
         yield LogBatches(stream, position, segment.segment_size_in_bytes, segment)
-
-
-class ByteStream(Protocol):
-    """A stream of bytes."""
-
-    def read(self, size: int, /) -> bytes | None:
-        """Return about ``size`` bytes, at least one; empty at the end."""
-        ...
-
-
-class LogBatches:
-    """Walk over a log's batches from ``position`` to ``size``; ``stream`` begins at ``position``. Not thread-safe."""
-
-    def __init__(self, stream: ByteStream, position: int, size: int, segment: RemoteLogSegmentMetadata) -> None:
-        """Prepare to walk over ``stream``; errors name the ``segment``."""
-        self._stream = stream
-        self._segment = segment
-        self._begin = position
-        self._size = size
-        self._start = position
-        self._piece = b""
-
-    def headers(self) -> Iterator[BatchHeader]:
-        """Yield the batch headers. Raise BatchCorruptError for an invalid header, as ``walk_batch_headers`` does."""
-        try:
-            yield from walk_batch_headers(self._view, self._size, self._begin)
-        except BatchCorruptError as error:
-            raise BatchCorruptError(f"{self._segment}: {error}") from error
-
-    def _view(self, position: int) -> memoryview:
-        self._reach(position, min(HEADER_SIZE, self._size - position))
-        return memoryview(self._piece)[position - self._start :]
-
-    def _reach(self, position: int, size: int) -> None:
-        """Read more of the log until memory holds ``size`` bytes from ``position`` on. ``position`` never moves
-        back."""
-        while position + size > self._start + len(self._piece):
-            kept = self._piece[max(position - self._start, 0) :]
-            end = self._start + len(self._piece)
-            more = self._stream.read(max(_PIECE_SIZE, size - len(kept)) if position <= end else _PIECE_SIZE)
-            if not more:
-                raise BatchCorruptError(f"the log ended at byte {end}, but should have {self._size} bytes")
-            self._start, self._piece = end - len(kept), kept + more

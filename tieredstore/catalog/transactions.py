@@ -6,12 +6,12 @@ from collections.abc import Collection, Generator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from tieredstore.catalog.log_sections import open_log
 from tieredstore.errors import BatchCorruptError, IndexesCorruptError, IndexNotRecordedError
 from tieredstore.kafka.checkpoints import open_transactions, parse_producer_snapshot
 from tieredstore.kafka.end_markers import TransactionStep
 from tieredstore.kafka.indexes import AbortedTransaction, read_txn_index
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
-from tieredstore.remote.fetch.stream_view import StreamView
 
 if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
@@ -85,6 +85,5 @@ def steps_of(source: SegmentSource, segment: RemoteLogSegmentMetadata, position:
 
     Raise SegmentCorruptError for an invalid batch.
     """
-    if position < segment.segment_size_in_bytes:
-        with source.fetch_log_segment(segment, position) as stream:
-            yield from StreamView(stream, segment, position).steps()
+    with open_log(source, segment, position) as batches:
+        yield from batches.steps()

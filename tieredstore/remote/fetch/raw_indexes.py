@@ -13,7 +13,7 @@ from tieredstore.kafka.end_markers import TransactionStep, play_markers
 from tieredstore.kafka.indexes import format_txn_index
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition
 from tieredstore.process.bounded_map import BoundedMap
-from tieredstore.remote.fetch.stream_view import StreamView
+from tieredstore.remote.fetch.log_batches import LogBatches
 
 if TYPE_CHECKING:
     from tieredstore.remote.fetch.indexes import Indexes
@@ -79,7 +79,7 @@ class RawIndexes:
         steps = self._steps.get(name)
         if steps is None:
             with self._open_log(metadata) as stream:
-                steps = tuple(StreamView(stream, metadata).steps())
+                steps = tuple(LogBatches(stream, 0, metadata.segment_size_in_bytes, metadata).steps())
             self._steps.put(name, steps)
         return steps
 
