@@ -26,10 +26,9 @@ from typing import Final, TypeAlias, TypeVar
 
 from tieredstore.catalog.lineage import check_segment
 from tieredstore.errors import CorruptDataError, excerpt
-from tieredstore.limits import MAX_INT32
+from tieredstore.format.custom_metadata import FlexibleReader
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
-_UVARINT_BYTES: Final = 5
 _EPOCH_SIZE: Final = 13  # minimum size of a leader epoch in bytes
 _E = TypeVar("_E", bound=enum.Enum)
 
@@ -88,7 +87,7 @@ def parse_metadata_record(value: bytes) -> MetadataRecord:
 
     Unknown tagged fields are ignored, as in Kafka.
     """
-    reader = _Reader(value)
+    reader = _Reader(value, "a record of the metadata topic")
     frame, kind, version = reader.uvarint(), reader.uvarint(), reader.uvarint()
     if frame != 1 or version != 0 or kind not in _PARSERS:
         raise CorruptDataError(
@@ -100,19 +99,8 @@ def parse_metadata_record(value: bytes) -> MetadataRecord:
     return record
 
 
-class _Reader:
-    """Reader of a sequence of Kafka's types. Raises CorruptDataError at the end of the bytes."""
-
-    def __init__(self, raw: bytes) -> None:
-        self._raw = raw
-        self._position = 0
-
-    def take(self, size: int) -> bytes:
-        left = len(self._raw) - self._position
-        if not 0 <= size <= left:
-            raise CorruptDataError(f"a record of the metadata topic states {size} bytes where {left} are left")
-        self._position += size
-        return self._raw[self._position - size : self._position]
+class _Reader(FlexibleReader):
+    """Reader of the types in the metadata topic."""
 
     def integer(self, size: int, *, at_least: int = 0) -> int:
         """Return a signed integer of ``size`` bytes. Pass ``at_least=-1`` if Kafka writes -1 for "unknown"."""
@@ -122,15 +110,6 @@ class _Reader:
                 f"a record of the metadata topic holds the number {value}, but it must be at least {at_least}"
             )
         return value
-
-    def uvarint(self) -> int:
-        value = 0
-        for shift in range(0, 7 * _UVARINT_BYTES, 7):
-            byte = self.take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80 and value <= MAX_INT32:
-                return value
-        raise CorruptDataError("a record of the metadata topic holds a length of more than 31 bits")
 
     def nullable_bytes(self) -> bytes | None:
         length = self.uvarint()
@@ -155,32 +134,13 @@ class _Reader:
             raise CorruptDataError(f"a record of the metadata topic has the state {value}, which Kafka does not know")
         return kind(value)
 
-    def tagged_fields(self) -> dict[int, bytes]:
-        """Return the tagged fields. Raise CorruptDataError if their tags do not ascend."""
-        fields: dict[int, bytes] = {}
-        for _ in range(self.uvarint()):  # if the count is too large, reading fails at the end of the bytes
-            tag = self.uvarint()
-            if fields and tag <= max(fields):
-                raise CorruptDataError(
-                    f"a record of the metadata topic has field tag {tag} after tag {max(fields)}, but tags must "
-                    "increase"
-                )
-            fields[tag] = self.take(self.uvarint())
-        return fields
-
     def array_length(self, element_size: int) -> int:
         count = self.uvarint() - 1
-        if not 0 <= count <= (len(self._raw) - self._position) // element_size:
+        if not 0 <= count <= self.left // element_size:
             raise CorruptDataError(
                 f"a record of the metadata topic states {count} entries, which do not fit into its bytes"
             )
         return count
-
-    def finish(self) -> None:
-        if self._position != len(self._raw):
-            raise CorruptDataError(
-                f"a record of the metadata topic has {len(self._raw) - self._position} bytes too many"
-            )
 
 
 def _segment(reader: _Reader) -> SegmentRecord:

@@ -49,7 +49,7 @@ class CustomMetadata:
     @classmethod
     def from_bytes(cls, raw: bytes | bytearray | memoryview) -> CustomMetadata:
         """Read the fields, in any order; empty ``raw`` means no fields. Raise CorruptDataError for malformed bytes."""
-        values = _read_tagged(_Reader(bytes(raw))) if len(raw) else {}
+        values = _read_tagged(FlexibleReader(bytes(raw))) if len(raw) else {}
         # A later version wrote the tags that remain in `values`. They are unknown here, so keep them unchanged.
         size, prefix, key = (values.pop(field.value, None) for field in CustomMetadataField)
         return cls(
@@ -81,26 +81,31 @@ class CustomMetadata:
         )
 
 
-class _Reader:
-    """A reader of bytes from the front, which raises CorruptDataError if too few bytes are left."""
+class FlexibleReader:
+    """A reader of Kafka's flexible encoding, from the front. It raises CorruptDataError for malformed bytes; ``what``
+    names the bytes in messages."""
 
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, raw: bytes, what: str = "custom metadata") -> None:
         self._raw = raw
+        self._what = what
         self._position = 0
 
     @property
     def left(self) -> int:
+        """Number of bytes that are left."""
         return len(self._raw) - self._position
 
     def take(self, size: int) -> bytes:
+        """Return the next ``size`` bytes."""
         if size > self.left:
             raise CorruptDataError(
-                f"custom metadata ends too early: its next field has {size} bytes, but only {self.left} are left"
+                f"{self._what} ends too early: its next field has {size} bytes, but only {self.left} are left"
             )
         self._position += size
         return self._raw[self._position - size : self._position]
 
     def varint(self, max_bytes: int, maximum: int) -> int:
+        """Return a number in unsigned LEB128."""
         value = 0
         for shift in range(0, 7 * max_bytes, 7):
             byte = self.take(1)[0]
@@ -108,34 +113,41 @@ class _Reader:
             if byte < 0x80:
                 break
         else:
-            raise CorruptDataError(f"custom metadata holds a number of more than {max_bytes} bytes")
+            raise CorruptDataError(f"{self._what} holds a number of more than {max_bytes} bytes")
         # The last byte of a number of full length may have bits beyond the number's type, so check the maximum.
         if value > maximum:
-            raise CorruptDataError(f"custom metadata holds the number {value}, above {maximum}")
+            raise CorruptDataError(f"{self._what} holds the number {value}, above {maximum}")
         return value
 
     def uvarint(self) -> int:
+        """Return a number of at most 31 bits."""
         return self.varint(_UVARINT_BYTES, MAX_INT32)
 
+    def tagged_fields(self) -> dict[int, bytes]:
+        """Return the tagged fields."""
+        # Refuse only a repeated tag. Kafka writes the tags in ascending order, but their order has no meaning.
+        fields: dict[int, bytes] = {}
+        for _ in range(self.uvarint()):  # if the count is too large, reading fails at the end of the bytes
+            tag = self.uvarint()
+            if tag in fields:
+                raise CorruptDataError(f"{self._what} has two fields with the tag {tag}")
+            fields[tag] = self.take(self.uvarint())
+        return fields
+
     def finish(self) -> None:
+        """Require that no bytes are left."""
         if self.left:
-            raise CorruptDataError(f"custom metadata has {self.left} bytes after its last field")
+            raise CorruptDataError(f"{self._what} has {self.left} bytes after its last field")
 
 
-def _read_tagged(reader: _Reader) -> dict[int, bytes]:
-    # Refuse only a repeated tag. Kafka also refuses tags that do not ascend, but the order of tags has no meaning.
-    values: dict[int, bytes] = {}
-    for _ in range(reader.uvarint()):  # if the count is too large, reading fails at the end of the bytes
-        tag = reader.uvarint()
-        if tag in values:
-            raise CorruptDataError(f"custom metadata has two fields with the tag {tag}")
-        values[tag] = reader.take(reader.uvarint())
+def _read_tagged(reader: FlexibleReader) -> dict[int, bytes]:
+    values = reader.tagged_fields()
     reader.finish()
     return values
 
 
 def _read_varlong(value: bytes) -> int:
-    reader = _Reader(value)
+    reader = FlexibleReader(value)
     # Zig-zag folds the sign into the lowest bit: 0, -1, 1, -2 … become 0, 1, 2, 3 …
     zigzag = reader.varint(_VARLONG_BYTES, _MAX_UINT64)
     reader.finish()
@@ -143,7 +155,7 @@ def _read_varlong(value: bytes) -> int:
 
 
 def _read_string(value: bytes) -> str:
-    reader = _Reader(value)
+    reader = FlexibleReader(value)
     # Kafka's compact string stores the length plus one, so that 0 means null.
     length = reader.uvarint() - 1
     if length < 0:
