@@ -14,7 +14,6 @@ from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.errors import (
     CorruptDataError,
     InvalidKeyError,
-    ManifestCorruptError,
     ObjectNotFoundError,
     SegmentNotFoundError,
     TieredStoreError,
@@ -95,44 +94,34 @@ def load_batch(
     return list(map(partial(_load, rules=rules), segments, _manifests(store, segments)))
 
 
-def _manifests(store: ObjectStore, segments: list[SegmentObjects]) -> list[_Manifest]:
-    """Return the text of each manifest; None for a manifest that is too large, an error for an absent manifest."""
+def _manifests(store: ObjectStore, segments: Iterable[SegmentObjects]) -> Iterator[_Manifest]:
+    """Yield the text of each manifest; None for a manifest that is too large, an error for an absent manifest."""
     read = [objects.find(Suffix.MANIFEST) for objects in segments]
     # Skip manifests that are too large according to the listing, to save their requests.
     keys = [info.key for info in read if info is not None and info.size <= MAX_MANIFEST_SIZE]
     # Limit the size again, because the object may have been replaced since it was listed.
-    answers = store.get_small_batch(keys, MAX_MANIFEST_SIZE)
-    if len(keys) == len(segments):
-        return [*answers]
-    by_key = dict(zip(keys, answers, strict=True))
-    return [
-        _absent(objects, info) if info is None or info.key not in by_key else by_key[info.key]
-        for objects, info in zip(segments, read, strict=True)
-    ]
-
-
-def _absent(objects: SegmentObjects, info: ObjectInfo | None) -> TieredStoreError:
-    if info is None:
-        return SegmentNotFoundError(f"segment {objects.segment_id.id} at offset {objects.start_offset} has no manifest")
-    return ManifestCorruptError(f"{_name_of(objects)} is damaged: it has {info.size} bytes, more than any manifest")
+    answers = iter(store.get_small_batch(keys, MAX_MANIFEST_SIZE))
+    for objects, info in zip(segments, read, strict=True):
+        if info is None:
+            yield SegmentNotFoundError(
+                f"segment {objects.segment_id.id} at offset {objects.start_offset} has no manifest"
+            )
+        else:
+            yield next(answers) if info.size <= MAX_MANIFEST_SIZE else None
 
 
 def _load(objects: SegmentObjects, read: _Manifest, rules: ManifestRules) -> StoredSegment | TieredStoreError:
+    # Name the manifest without its prefix, because the prefix may be confidential.
+    name = f"{objects.main_path}.{Suffix.MANIFEST.value}"
     if isinstance(read, ObjectNotFoundError):
-        return SegmentNotFoundError(f"{_name_of(objects)} was deleted while it was listed")
+        return SegmentNotFoundError(f"{name} was deleted while it was listed")
     if isinstance(read, TieredStoreError):
         return read
-    name = _name_of(objects)
     try:
         manifest = parse_manifest(manifest_text(read, name), name, known_segment(objects), rules)
     except CorruptDataError as error:
         return error
     return StoredSegment(objects, manifest)
-
-
-def _name_of(objects: SegmentObjects) -> str:
-    """Return the manifest's path for messages, without the prefix, because the prefix may be confidential."""
-    return f"{objects.main_path}.{Suffix.MANIFEST.value}"
 
 
 def load_each(

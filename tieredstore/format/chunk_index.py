@@ -336,9 +336,6 @@ class ChunkIndex(ABC):
             return range(0)
         return range(self.chunk_at(byte_range.start), self.chunk_at(byte_range.stop - 1) + 1)
 
-    def _last_original_size(self) -> int:
-        return self.original_size(self.chunk_count - 1)
-
     def _check_original(self) -> None:
         if not 1 <= self.original_chunk_size <= MAX_INT32:
             raise ManifestCorruptError(f"originalChunkSize is {self.original_chunk_size}, not within 1..{MAX_INT32}")
@@ -363,7 +360,7 @@ class FixedChunkIndex(ChunkIndex):
                 f"({self.original_chunk_size}), or with encryption be {ENCRYPTION_OVERHEAD} more"
             )
         # The fourth number can be computed from the other three, so it must agree with them.
-        final = self._last_original_size() + self.overhead if self.chunk_count else 0
+        final = self.original_size(self.chunk_count - 1) + self.overhead if self.chunk_count else 0
         if self.final_transformed_chunk_size != final:
             raise ManifestCorruptError(
                 f"finalTransformedChunkSize is {self.final_transformed_chunk_size}, but by the other sizes it "
