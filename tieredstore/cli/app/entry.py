@@ -15,6 +15,9 @@ from tieredstore import __version__
 VERSION: Final = (["--version"], ["--version", "--json"], ["--json", "--version"])
 """Command lines that ask only for the version and need no parser."""
 
+_COMPLETION_S: Final = 4
+"""The maximum time, in seconds, that a shell waits for completions."""
+
 JSON_VERSION: Final = 1
 """The version of the commands' JSON: field names and their meanings, as docs/reference/json.md describes them."""
 
@@ -24,6 +27,8 @@ def run() -> NoReturn:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, _end)
+    if "_TIEREDSTORE_COMPLETE" in os.environ:
+        signal.alarm(_COMPLETION_S)
     # Forbid pydantic's plugins. Pydantic loads the plugins of all installed distributions, and such plugins would see
     # our settings and secrets.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
