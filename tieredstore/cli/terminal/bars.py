@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
-from collections.abc import Callable, Generator, Iterable
-from typing import Final, TextIO, cast
+from collections.abc import Callable, Generator
+from typing import Final
 
 from rich.console import Console
 from rich.progress import (
@@ -67,36 +66,6 @@ class _Speed(ProgressColumn):
         return Text("" if task.speed is None else human_rate(int(task.speed), 1))
 
 
-class _Above:
-    """A stream of the terminal whose lines appear above the bar. The terminal wraps long lines, so that users can copy
-    and search whole lines.
-    """
-
-    def __init__(self, console: Console, stream: TextIO) -> None:
-        stream.flush()
-        self._console, self._stream = console, stream
-        self._lock, self._begun = threading.Lock(), ""
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        """Print the lines that ``text`` completes, and keep the rest until its line is complete."""
-        with self._lock:
-            lines, newline, self._begun = (self._begun + text).rpartition("\n")
-        if newline:
-            self._console.print(Text(lines), soft_wrap=True)
-        return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        """Print all lines at once."""
-        self.write("".join(lines))
-
-    def end(self) -> None:
-        """Write the rest of the last line to the stream itself, once the bar is gone."""
-        self._stream.write(self._begun)
-
-
 @contextlib.contextmanager
 def counter(what: str, noun: str) -> Generator[Callable[[], None]]:
     """Yield a function to call for each item done. The total is unknown."""
@@ -116,30 +85,15 @@ def bar(what: str, total_bytes: int) -> Generator[Callable[[int], None]]:
 
 @contextlib.contextmanager
 def _progress(*columns: ProgressColumn) -> Generator[Progress]:
-    console = Console(file=sys.stderr, markup=False, highlight=False)
+    # The terminal wraps the lines above the bar, so that users can copy and search whole lines.
+    console = Console(file=sys.stderr, markup=False, highlight=False, soft_wrap=True)
+    is_shared = sys.stdout.isatty() and os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
     description = TextColumn("{task.description}")
     with (
-        _lines_above(console),
-        Progress(
-            description, *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
-        ) as drawn,
+        Progress(description, *columns, console=console, transient=True, redirect_stdout=is_shared) as drawn,
         at_sudden_end(lambda: _show_cursor(console)),
     ):
         yield drawn
-
-
-@contextlib.contextmanager
-def _lines_above(console: Console) -> Generator[None]:
-    """Within the block, print text for stderr above the bar. If stdout is the same terminal, print text for stdout
-    there too."""
-    complaints = _Above(console, sys.stderr)
-    with contextlib.redirect_stderr(cast("TextIO", complaints)), contextlib.ExitStack() as more:
-        more.callback(complaints.end)
-        if sys.stdout.isatty() and os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno()):
-            output = _Above(console, sys.stdout)
-            more.callback(output.end)
-            more.enter_context(contextlib.redirect_stdout(cast("TextIO", output)))
-        yield
 
 
 def _show_cursor(console: Console) -> None:
