@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import select
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO, cast
 
 from tieredstore.errors import TieredStoreError
 
@@ -34,26 +35,21 @@ class ReaderGoneError(StandardOutputFailedError):
     exit_code = 141
 
 
-class _Stream(io.RawIOBase):
-    """The bytes of a standard stream. The descriptor is None if the stream was closed when the process began."""
+class _Stream(io.FileIO):
+    """The bytes of a standard stream."""
 
-    def __init__(self, descriptor: int | None) -> None:
-        super().__init__()
-        self._descriptor = descriptor
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, "w", closefd=False)
 
-    def writable(self) -> bool:
-        """Return True."""
-        return True
-
-    def fileno(self) -> int:
-        """Return the descriptor. Raise OSError if there is none."""
-        if self._descriptor is None:
-            raise io.UnsupportedOperation("the stream was closed when the process began")
-        return self._descriptor
-
-    def isatty(self) -> bool:
-        """Return True for a terminal."""
-        return self._descriptor is not None and os.isatty(self._descriptor)
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Write as many bytes of ``data`` as the stream accepts at once."""
+        while (count := cast("int | None", super().write(data))) is None:
+            # Wait until the pipe is writable. The process at the other end may have made the pipe non-blocking for both
+            # processes.
+            poll = select.poll()
+            poll.register(self, select.POLLOUT)
+            poll.poll()
+        return count
 
 
 class StandardOutput(_Stream):
@@ -62,7 +58,7 @@ class StandardOutput(_Stream):
     The errors of stdout are not OSErrors, because a caller might take an OSError for an error of its file or store.
     """
 
-    def __init__(self, descriptor: int | None, on_failure: Callable[[StandardOutputFailedError], None]) -> None:
+    def __init__(self, descriptor: int, on_failure: Callable[[StandardOutputFailedError], None]) -> None:
         super().__init__(descriptor)
         self._on_failure = on_failure
         self._failure: StandardOutputFailedError | None = None
@@ -74,50 +70,43 @@ class StandardOutput(_Stream):
 
     def write(self, data: ReadableBuffer, /) -> int:
         """Write as many bytes of ``data`` as the stream accepts at once."""
-        with memoryview(data) as view:
-            if self._failure is not None:
-                return view.nbytes  # the command is ending, and the error is already known
-            try:
-                return self._write_bytes(view)
-            except StandardOutputFailedError as error:
-                self._failure = error
-                self._on_failure(error)
-                raise
-
-    def _write_bytes(self, view: memoryview) -> int:
-        if self._descriptor is None:
-            raise StandardOutputFailedError("standard output cannot be written: it is closed")
+        if self._failure is not None:
+            return memoryview(data).nbytes  # the command is ending, and the error is already known
         try:
-            return _write(self._descriptor, view)
-        except BrokenPipeError as error:
-            raise ReaderGoneError("the process that reads standard output has closed the pipe") from error
+            return super().write(data)
+        except BrokenPipeError:
+            self._failure = ReaderGoneError("the process that reads standard output has closed the pipe")
         except OSError as error:
-            raise StandardOutputFailedError(f"standard output cannot be written: {error.strerror}") from error
+            reason = "it is closed" if error.errno == errno.EBADF else error.strerror
+            self._failure = StandardOutputFailedError(f"standard output cannot be written: {reason}")
+        self._on_failure(self._failure)
+        raise self._failure
 
 
 class StandardError(_Stream):
     """The bytes of stderr. If a write to stderr fails, its text is lost, and only the exit code shows the failure."""
 
-    def __init__(self, descriptor: int | None) -> None:
+    def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor)
         self.exit_code = 0
         """The exit code after a failed write; 0 if all output was written so far."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         """Write as much of ``data`` as possible. Ignore the rest."""
-        with memoryview(data) as view:
-            try:
-                return _write(self.fileno(), view)
-            except OSError:
-                self.exit_code = OutputFailedError.exit_code
-                return view.nbytes
+        try:
+            return super().write(data)
+        except OSError:
+            self.exit_code = OutputFailedError.exit_code
+            return memoryview(data).nbytes
 
 
 def take_streams(on_failure: Callable[[StandardOutputFailedError], None]) -> tuple[StandardOutput, StandardError]:
     """Replace ``sys.stdout`` and ``sys.stderr``. Python's own streams raise OSError, and are None if they were closed
     when the process began."""
-    output = StandardOutput(None if sys.stdout is None else _STDOUT, on_failure)
-    complaints = StandardError(None if sys.stderr is None else _STDERR)
+    # A write to a descriptor that is open only for reading fails like a write to a closed stream.
+    closed = os.open(os.devnull, os.O_RDONLY)
+    output = StandardOutput(closed if sys.stdout is None else _STDOUT, on_failure)
+    complaints = StandardError(closed if sys.stderr is None else _STDERR)
     _occupy_free_descriptors()
     sys.stdout, sys.stderr = _text(sys.stdout, output), _text(sys.stderr, complaints)
     return output, complaints
@@ -145,15 +134,3 @@ def _occupy_free_descriptors() -> None:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         pass
     os.close(descriptor)
-
-
-def _write(descriptor: int, view: memoryview) -> int:
-    while True:
-        try:
-            return os.write(descriptor, view)
-        except BlockingIOError:
-            # Wait until the pipe is writable. The process at the other end may have made the pipe non-blocking for both
-            # processes.
-            poll = select.poll()
-            poll.register(descriptor, select.POLLOUT)
-            poll.poll()
