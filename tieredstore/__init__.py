@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tieredstore import errors
+    from tieredstore import types as types
     from tieredstore.api.bucket import Bucket
     from tieredstore.api.opening import open  # noqa: A004  named like Python's own
     from tieredstore.api.outcomes import Outcome, Plan
@@ -46,55 +47,43 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:  # noqa: C901  a table
+    module: object
     match name:
         case "open":
-            from tieredstore.api import opening  # noqa: PLC0415
-
-            return opening.open
+            from tieredstore.api import opening as module  # noqa: PLC0415
         case "Bucket":
-            from tieredstore.api import bucket  # noqa: PLC0415
-
-            return bucket.Bucket
+            from tieredstore.api import bucket as module  # noqa: PLC0415
         case "Topic" | "Segment":
-            from tieredstore.api import rows  # noqa: PLC0415
-
-            return getattr(rows, name)
+            from tieredstore.api import rows as module  # noqa: PLC0415
         case "Read":
-            from tieredstore.api import reads  # noqa: PLC0415
-
-            return reads.Read
+            from tieredstore.api import reads as module  # noqa: PLC0415
         case "Outcome" | "Plan":
-            from tieredstore.api import outcomes  # noqa: PLC0415
-
-            return getattr(outcomes, name)
+            from tieredstore.api import outcomes as module  # noqa: PLC0415
         case "Settings":
-            from tieredstore.config import settings  # noqa: PLC0415
-
-            return settings.Settings
+            from tieredstore.config import settings as module  # noqa: PLC0415
         case "BatchConsumer" | "BatchProducer":
-            from tieredstore import pubsub  # noqa: PLC0415
-
-            return getattr(pubsub, name)
+            from tieredstore import pubsub as module  # noqa: PLC0415
         case "Consumer":
-            from tieredstore import consumer  # noqa: PLC0415
-
-            return consumer.Consumer
+            from tieredstore import consumer as module  # noqa: PLC0415
         case "Uploader":
-            from tieredstore.uploader import uploader  # noqa: PLC0415
-
-            return uploader.Uploader
+            from tieredstore.uploader import uploader as module  # noqa: PLC0415
         case "RemoteStorageManager":
-            from tieredstore.remote import manager  # noqa: PLC0415
-
-            return manager.RemoteStorageManager
-        case "errors" | "TieredStoreError":
+            from tieredstore.remote import manager as module  # noqa: PLC0415
+        case "TieredStoreError":
+            import tieredstore.errors as module  # noqa: PLC0415
+        case "errors":
             # Do not write `from tieredstore import errors` here, because it looks up the name by this function, and
             # so recurses.
             import tieredstore.errors as errors  # noqa: PLC0415
 
-            return errors if name == "errors" else errors.TieredStoreError
+            return errors
+        case "types":
+            import tieredstore.types as types  # noqa: PLC0415
+
+            return types
         case _:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.fresh_python import run_fresh
 from tests.support.paths import REPOSITORY
 
 PUBLIC = {
@@ -68,3 +69,8 @@ def public_names(module: str) -> list[str]:
     """Return the public names of a package; for ``tieredstore.errors``, return all names."""
     imported = importlib.import_module(module)
     return list(vars(imported)) if module == "tieredstore.errors" else list(getattr(imported, "__all__", []))
+
+
+def test_the_package_alone_imports_the_types_that_pages_name() -> None:
+    assert "ts.types.Json(" in (REPOSITORY / "README.md").read_text()
+    assert run_fresh("import tieredstore as ts; print(ts.types.Uuid.__name__)") == "Uuid\n"

@@ -131,63 +131,36 @@ _COMMANDS: Final[Mapping[str, tuple[Effect | Mapping[str, Effect], str]]] = {
 
 def load_of_core(name: str) -> Loaded:  # noqa: C901  a table
     """Import a command of the core. Raise LookupError if this function has no case for it."""
+    command: Loaded
     match name:
         case "upload":
-            from tieredstore.cli.bucket import upload
-
-            return upload.upload
+            from tieredstore.cli.bucket.upload import upload as command
         case "ls":
-            from tieredstore.cli.bucket import ls
-
-            return ls.ls
+            from tieredstore.cli.bucket.ls import ls as command
         case "inspect":
-            from tieredstore.cli.bucket import inspect
-
-            return inspect.inspect
+            from tieredstore.cli.bucket.inspect import inspect as command
         case "fetch":
-            from tieredstore.cli.bucket import fetch
-
-            return fetch.fetch
+            from tieredstore.cli.bucket.fetch import fetch as command
         case "cat":
-            from tieredstore.cli.records import cat
-
-            return cat.cat
+            from tieredstore.cli.records.cat import cat as command
         case "query":
-            from tieredstore.cli.records import query
-
-            return query.query
+            from tieredstore.cli.records.query import query as command
         case "show":
-            from tieredstore.cli.records import show
-
-            return show.show
+            from tieredstore.cli.records.show import show as command
         case "mirror":
-            from tieredstore.cli.bucket import mirror
-
-            return mirror.mirror
+            from tieredstore.cli.bucket.mirror import mirror as command
         case "rm":
-            from tieredstore.cli.bucket import rm
-
-            return rm.rm
+            from tieredstore.cli.bucket.rm import rm as command
         case "gc":
-            from tieredstore.cli.bucket import gc
-
-            return gc.gc
+            from tieredstore.cli.bucket.gc import gc as command
         case "du":
-            from tieredstore.cli.bucket import du
-
-            return du.du
+            from tieredstore.cli.bucket.du import du as command
         case "verify":
-            from tieredstore.cli.bucket import verify
-
-            return verify.verify
+            from tieredstore.cli.bucket.verify import verify as command
         case "doctor":
-            from tieredstore.cli.bucket import doctor
-
-            return doctor.doctor
+            from tieredstore.cli.bucket.doctor import doctor as command
         case "init":
-            from tieredstore.cli.bucket import init
-
-            return init.init
+            from tieredstore.cli.bucket.init import init as command
         case "keys":
             from tieredstore.cli.bucket import keys
 
@@ -198,6 +171,7 @@ def load_of_core(name: str) -> Loaded:  # noqa: C901  a table
             return holds.app
         case _:
             raise LookupError(f"the table has a summary of the command {name!r}, but no case imports the command")
+    return command
 
 
 _CORE: Final = {
