@@ -31,7 +31,7 @@ Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
 DEFAULT_ISOLATION: Final[Isolation] = "read_committed"
 """The default isolation of every reader: it returns no records of aborted or open transactions."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class AtTime:
         """Convert a moment with a time zone. Raise ConfigError for a moment without a time zone."""
         if moment.tzinfo is None:
             raise ConfigError(f"the time {moment.isoformat()} has no time zone")
-        return cls(-((_EPOCH - moment) // timedelta(milliseconds=1)))
+        return cls(-((EPOCH - moment) // timedelta(milliseconds=1)))
 
 
 @dataclass(frozen=True, slots=True)

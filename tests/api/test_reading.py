@@ -159,12 +159,12 @@ def test_a_registry_has_the_schemas_of_avro(growing: Bucket) -> None:
 def test_a_record_s_time_beyond_the_calendar_does_not_end_a_read(tmp_path: Path, far: int, refusal: str) -> None:
     root = tmp_path / "store"
     root.mkdir()
-    batches = [build_batch([Record(b"v", timestamp_ms=time)], at) for at, time in enumerate((1000, far))]
+    batches = [build_batch([Record(b"v", timestamp_ms=time)], at) for at, time in enumerate((253_402_300_799_999, far))]
     write_segment(tmp_path / "logs", batches)
     with ts.open(root) as bucket:
         bucket.upload(tmp_path / "logs")
         records = [(one.offset, one.value, one.timestamp) for one in bucket.read("events")]
-        assert records == [(0, b"v", datetime.fromtimestamp(1, UTC)), (1, b"v", None)]
+        assert records == [(0, b"v", datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC)), (1, b"v", None)]
         assert [row["offset"] for row in bucket.query('SELECT "offset" FROM events')] == [0, 1]
         with pytest.raises(ConfigError, match=refusal):
             list(bucket.query("SELECT timestamp FROM events"))

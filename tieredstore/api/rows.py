@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import ConfigError, CorruptDataError, ObjectArchivedError, SegmentNotFoundError
 from tieredstore.limits import MAX_INT64
-from tieredstore.model import IndexType, RemoteLogSegmentMetadata, Uuid
+from tieredstore.model import EPOCH, IndexType, RemoteLogSegmentMetadata, Uuid
 from tieredstore.ops.offsets import BrokerLog, lost_between, without
 from tieredstore.process.whole_files import whole_file
 from tieredstore.query.arguments import wrong_kind
@@ -308,8 +308,8 @@ def segment_of(listed: ListedSegment, bucket: Bucket | None, *, whole: bool = Fa
 def time_of(timestamp_ms: int | None) -> datetime | None:
     """Return a Kafka timestamp as a UTC datetime; None if it is unknown, or outside the calendar."""
     try:
-        return None if timestamp_ms is None else datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    except (ValueError, OverflowError):
+        return None if timestamp_ms is None else EPOCH + timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
         return None
 
 

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from tieredstore.errors import ConfigError, excerpt, quoted
 from tieredstore.limits import MAX_OFFSET
-from tieredstore.model import AtTime, check_offset
+from tieredstore.model import EPOCH, AtTime, check_offset
 
 GivenPlace: TypeAlias = "int | datetime | date | str | AtTime | None"
 """An offset, a time with its zone, a day (UTC), or one of these as text. None stands for the log's own start or end.
@@ -24,7 +24,6 @@ _DURATION: Final = re.compile(r"(\d{1,9})(s|m|h|d)", re.ASCII)
 _AGO: Final = re.compile(r"-(\d{1,9})(s|m|h|d)", re.ASCII)
 _OF_TODAY: Final = re.compile(r"\d{1,2}:\d{2}(:\d{2})?", re.ASCII)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EXAMPLES: Final = "1234, 2026-01-31, 2026-01-31T08:00Z, 10:00, yesterday, -1h, now or @1769846400000"
 
 
@@ -146,7 +145,7 @@ def _no_negative(name: str, number: object) -> str:
 def _moment(word: str, clock: Clock) -> datetime | None:
     try:
         if match := _MILLISECONDS.fullmatch(word):
-            return _EPOCH + timedelta(milliseconds=int(match[1]))
+            return EPOCH + timedelta(milliseconds=int(match[1]))
         if match := _AGO.fullmatch(word):
             return clock() - timedelta(**{_UNITS[match[2]]: int(match[1])})
         if word == "now":

@@ -6,15 +6,15 @@ import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
 from tieredstore.errors import ConfigError
+from tieredstore.model import EPOCH
 
 MINUTE_MS: Final = 60_000
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_MS: Final = -12_212_553_600_000
 """The beginning of 1583 in UTC. Pipelines refuse earlier dates, because before October 1582, Java's calendar is Julian
 but Python's is not.
@@ -61,7 +61,7 @@ class TimeDirectories:
 
     def of_second(self, second: int) -> str:
         """Return the path of a directory. ``second`` counts from the epoch."""
-        moment = (_EPOCH + timedelta(seconds=second)).astimezone(ZoneInfo(self.zone))
+        moment = (EPOCH + timedelta(seconds=second)).astimezone(ZoneInfo(self.zone))
         return "/".join(escape(moment.strftime(how), prefix) for prefix, how in self._parts())
 
     def _parts(self) -> list[tuple[str, str]]:

@@ -7,8 +7,9 @@ from datetime import UTC, date, datetime
 from typing import Any, Final, cast
 
 from tieredstore.errors import ConfigError
+from tieredstore.model import EPOCH
 from tieredstore.pipelines.filing.schemas import Schemas, of_topic
-from tieredstore.pipelines.filing.times import EPOCH, BadMessageError, Millis, millis_of
+from tieredstore.pipelines.filing.times import BadMessageError, Millis, millis_of
 from tieredstore.values.avro import AvroData
 from tieredstore.values.protobuf import Protobuf, timestamp_ms
 from tieredstore.values.thrift import Protocol, thrift_field

@@ -13,10 +13,10 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
+from tieredstore.model import EPOCH
 from tieredstore.pipelines.filing._json_scan import epoch_millis
 from tieredstore.pipelines.filing.messagepack import unpack
 
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INTEGER: Final = re.compile(r"[0-9]{1,19}")
 _NUMBER: Final = re.compile(r"[\x00-\x20]*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?[\x00-\x20]*")
 """Decimal numbers that Java's ``Double.valueOf`` accepts."""

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 )
 
 from tieredstore.limits import MAX_OFFSET
+from tieredstore.model import EPOCH
 from tieredstore.reading.reader import TopicReader
 from tieredstore.spark.source.options import SourceOptions
 from tieredstore.spark.source.store_source import manager_of
@@ -91,7 +92,6 @@ class PushdownBatchReader(BatchReader):
 
 
 _END: Final = MAX_OFFSET + 1
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _Value = TypeVar("_Value")
 
@@ -229,4 +229,4 @@ def _all(values: Sequence[object], kind: type[_Value]) -> list[_Value]:
 def _microseconds(moment: datetime) -> int:
     """Return the microseconds since 1970. Spark passes datetimes with a zone. A datetime without zone counts as UTC."""
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return (aware - _EPOCH) // timedelta(microseconds=1)
+    return (aware - EPOCH) // timedelta(microseconds=1)
