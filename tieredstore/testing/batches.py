@@ -6,6 +6,7 @@ This module is separate from ``segments``, because tests of many packages build 
 from __future__ import annotations
 
 import gzip
+import importlib
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,14 +25,6 @@ _TIMES: Final = struct.Struct(">qq")
 _INT32: Final = struct.Struct(">i")
 _LOG_APPEND_TIME: Final = 8
 _TRANSACTIONAL: Final = 16
-
-# LZ4 frame header for independent blocks of 64 KiB without checksums. Its last byte is the checksum of the header.
-_LZ4_HEADER: Final = bytes.fromhex("04224d18604082")
-_LZ4_STORED: Final = 0x8000_0000
-_LZ4_BLOCK: Final = 64 * 1024
-# The stream header of snappy-java: the magic, version 1, and compatible version 1.
-_SNAPPY_HEADER: Final = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
-_SNAPPY_BLOCK: Final = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +60,7 @@ def build_batch(
     leader_epoch: int = 0,
     log_append_time_ms: int | None = None,
 ) -> bytes:
-    """Return one batch of consecutive offsets.
-
-    SNAPPY and LZ4 batches are valid, but store the bytes uncompressed.
-    """
+    """Return one batch of consecutive offsets."""
     base_timestamp = records[0].timestamp_ms if records else -1
     body = b"".join(_encode_record(record, i, base_timestamp) for i, record in enumerate(records))
     max_timestamp = max((record.timestamp_ms for record in records), default=-1)
@@ -134,10 +124,7 @@ def _with_size(data: bytes | None) -> bytes:
 
 def _varint(number: int) -> bytes:
     """Encode a number by zig-zag, then with seven bits in each byte, the low bits first."""
-    return _uvarint(number << 1 if number >= 0 else ~(number << 1))
-
-
-def _uvarint(left: int) -> bytes:
+    left = number << 1 if number >= 0 else ~(number << 1)
     out = bytearray()
     while left > 0x7F:
         out.append(left & 0x7F | 0x80)
@@ -146,29 +133,12 @@ def _uvarint(left: int) -> bytes:
     return bytes(out)
 
 
-def _blocks(body: bytes, size: int) -> list[bytes]:
-    return [body[at : at + size] for at in range(0, len(body), size)]
-
-
-def _store_lz4(body: bytes) -> bytes:
-    blocks = (struct.pack("<I", _LZ4_STORED | len(block)) + block for block in _blocks(body, _LZ4_BLOCK))
-    return _LZ4_HEADER + b"".join(blocks) + bytes(4)
-
-
-def _store_snappy(body: bytes) -> bytes:
-    blocks = (_snappy_literal(block) for block in _blocks(body, _SNAPPY_BLOCK))
-    return _SNAPPY_HEADER + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
-
-
-def _snappy_literal(block: bytes) -> bytes:
-    """Return a raw snappy block of one literal: after the tag 61, two little-endian bytes hold the length minus 1."""
-    return _uvarint(len(block)) + bytes([61 << 2]) + struct.pack("<H", len(block) - 1) + block
-
-
 _COMPRESSORS: Final[dict[CompressionType, Callable[[bytes], bytes]]] = {
     CompressionType.NONE: bytes,
     CompressionType.GZIP: lambda body: gzip.compress(body, 6, mtime=0),
-    CompressionType.SNAPPY: _store_snappy,
-    CompressionType.LZ4: _store_lz4,
+    CompressionType.SNAPPY: lambda body: bytes(importlib.import_module("cramjam").snappy.compress_raw(body)),
+    CompressionType.LZ4: lambda body: importlib.import_module("lz4.frame").compress(
+        body, store_size=False, block_linked=False
+    ),
     CompressionType.ZSTD: lambda body: zstandard.ZstdCompressor().compress(body),
 }

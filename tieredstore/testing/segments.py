@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -18,7 +17,7 @@ from tieredstore.kafka.checkpoints import (
     format_partition_metadata,
     format_producer_snapshot,
 )
-from tieredstore.kafka.indexes import AbortedTransaction, IndexBuilder
+from tieredstore.kafka.indexes import AbortedTransaction, IndexBuilder, format_txn_index
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, FoundSegment, LogSegment, describe
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker, move_batch
@@ -85,7 +84,7 @@ def write_segment(
     files.path("index").write_bytes(indexes.offset_index)
     files.path("timeindex").write_bytes(indexes.close())
     if aborted:
-        files.path("txnindex").write_bytes(b"".join(_encode_aborted(entry) for entry in aborted))
+        files.path("txnindex").write_bytes(format_txn_index(aborted))
     (directory / LEADER_EPOCH_CHECKPOINT).write_bytes(format_leader_epochs(leader_epochs))
     (directory / PARTITION_METADATA).write_bytes(format_partition_metadata(partition.topic_id))
     (directory / f"{last_offset + 1:020d}.snapshot").write_bytes(format_producer_snapshot(producers))
@@ -191,7 +190,3 @@ def _write_log(path: Path, batches: Iterable[bytes | bytearray], indexes: IndexB
             log.write(batch)
             position += len(batch)
     return last_offset
-
-
-def _encode_aborted(entry: AbortedTransaction) -> bytes:
-    return struct.pack(">hqqqq", 0, entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset)
