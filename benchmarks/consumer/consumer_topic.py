@@ -88,7 +88,8 @@ class TieredLog:
     def _copy(self, server: KafkaServer) -> dict[int, int]:
         seams: dict[int, int] = {}
         with RemoteStorageManager(settings_from(self.settings)) as manager:
-            for segment in map(describe, discover(server.log_dir, topics=[self.topic]).segments):
+            mine = (segment for segment in discover(server.log_dir).segments if segment.topic == self.topic)
+            for segment in map(describe, mine):
                 if not segment.active:
                     manager.copy_log_segment_data(segment.to_metadata(Uuid.random()), segment.files)
                     seams[segment.partition] = max(seams.get(segment.partition, 0), segment.end_offset + 1)

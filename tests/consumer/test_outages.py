@@ -65,7 +65,8 @@ class Log:
         """Copy this broker's closed segments; return their end offset."""
         seam = 0
         with RemoteStorageManager(settings_from(self.store)) as manager:
-            for segment in map(describe, discover(node.log_dir, topics=[self.topic]).segments):
+            mine = (segment for segment in discover(node.log_dir).segments if segment.topic == self.topic)
+            for segment in map(describe, mine):
                 if not segment.active:
                     manager.copy_log_segment_data(segment.to_metadata(Uuid.random()), segment.files)
                     seam = max(seam, segment.end_offset + 1)

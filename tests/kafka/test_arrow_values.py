@@ -37,7 +37,6 @@ VALUES: dict[Any, Callable[[], Any]] = {
     pa.string(): some_text,
     pa.binary(): some_bytes,
     pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])): some_headers,
-    pa.map_(pa.int32(), pa.int64()): lambda: [(at, SOURCE.randrange(9)) for at in range(SOURCE.randrange(4))],
 }
 
 

@@ -85,7 +85,7 @@ def fill(kafka: KafkaServer, topic: str) -> None:
 def make_raw(kafka: KafkaServer, folder: Path, topic: str) -> Raw:
     fill(kafka, topic)
     store = FilesystemObjectStore(folder)
-    *closed, active = discover(kafka.log_dir, topics=[topic]).segments
+    *closed, active = (segment for segment in discover(kafka.log_dir).segments if segment.topic == topic)
     for segment in closed:
         for ending in ("index", "timeindex", "log"):
             key = f"p/kafkaCluster1/{topic}-0/{segment.base_offset:020}.{ending}"

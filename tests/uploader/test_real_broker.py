@@ -149,8 +149,8 @@ def ship_under_fire(folder: Path, *, rounds: int, kills: int) -> None:
 def partitions_of(server: KafkaServer, topics: list[str]) -> dict[TopicIdPartition, int]:
     """Return the base offset of each partition's active segment."""
     active: dict[TopicIdPartition, int] = {}
-    for segment in discover(server.log_dir, topics=topics).segments:
-        if segment.next_base_offset is None:
+    for segment in discover(server.log_dir).segments:
+        if segment.topic in topics and segment.next_base_offset is None:
             raw = (segment.directory / "partition.metadata").read_text()
             topic_id = Uuid.parse(raw.rpartition(": ")[2].strip())
             active[TopicIdPartition(topic_id, segment.topic, segment.partition)] = segment.base_offset

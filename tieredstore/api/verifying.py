@@ -136,8 +136,6 @@ class Depth:
             raise ConfigError(f"sample is {sample!r:.60}; give a fraction above 0, up to 1, such as 0.05")
         if sample != 1 and level == "listing":
             raise ConfigError("a sample applies to the levels index and data: choose one of these")
-        if isinstance(self.start, int) and isinstance(self.stop, int) and self.start > self.stop:
-            raise ConfigError(f"start {self.start} is after stop {self.stop}")
 
     def has_offsets(self, first: int, last: int) -> bool:
         """Return True if the selection may include these offsets. If the selection is by time, it may include any

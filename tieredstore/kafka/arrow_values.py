@@ -18,8 +18,8 @@ _CODES: Final = {8: "b", 16: "h", 32: "i", 64: "q"}
 
 
 def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Make an array of the type ``kind``: signed integers, timestamps, booleans, text, bytes, lists, maps, or structs
-    (given as tuples).
+    """Make an array of the type ``kind``: signed integers, timestamps, booleans, text, bytes, lists, or structs (given
+    as tuples).
 
     None becomes a null, but is not allowed for a struct. Raise OverflowError for integers beyond the type, and for more
     than 2 GiB of text or bytes.
@@ -33,9 +33,6 @@ def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         return _booleans([bool(value) for value in values], _validity(values))
     if pa.types.is_list(kind):
         return _lists(values, kind, array_of(_flat(values), kind.value_type))
-    if pa.types.is_map(kind):
-        entries = pa.struct([kind.key_field, kind.item_field])
-        return _lists(values, kind, array_of(_flat(values), entries))
     if pa.types.is_struct(kind):
         fields = [kind.field(at) for at in range(kind.num_fields)]
         children = [array_of([value[at] for value in values], field.type) for at, field in enumerate(fields)]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -183,11 +183,11 @@ class LogSegment:
         )
 
 
-def discover(path: Path, *, topics: Collection[str] = ()) -> Discovery:
+def discover(path: Path) -> Discovery:
     """Find the segments under ``path``: a log directory, one ``<topic>-<partition>`` directory, or one ``.log`` file.
 
-    This lists directories and opens no file. In a log directory, ``topics`` selects partitions. Without ``topics``,
-    partitions of Kafka's internal topics (``__…``) are left out.
+    This lists directories and opens no file. In a log directory, partitions of Kafka's internal topics (``__…``) are
+    left out.
 
     Raise ConfigError if ``path`` is not a log directory, a partition's directory, or a ``.log`` file.
     """
@@ -198,7 +198,7 @@ def discover(path: Path, *, topics: Collection[str] = ()) -> Discovery:
     # The contents decide, not the name, because a log directory may be named data-0, like a partition.
     if any(_LOG.fullmatch(entry.name) or entry.name == PARTITION_METADATA for entry in _list(path)):
         return _discover_partition(path)
-    return _discover_log_dir(path, topics)
+    return _discover_log_dir(path)
 
 
 def discover_deleted(directory: Path) -> tuple[FoundSegment, ...]:
@@ -286,11 +286,11 @@ def _discover_file(path: Path) -> Discovery:
     return Discovery(tuple(s for s in inside.segments if s.base_offset == int(match[1])), ())
 
 
-def _discover_log_dir(path: Path, topics: Collection[str]) -> Discovery:
+def _discover_log_dir(path: Path) -> Discovery:
     segments: list[FoundSegment] = []
     left: list[LeftAlone] = []
     for directory in (entry for entry in _list(path) if entry.is_dir()):
-        reason = _reason_to_leave(directory.name, topics)
+        reason = _reason_to_leave(directory.name)
         if reason:
             left.append(LeftAlone(directory, reason))
             continue
@@ -301,14 +301,12 @@ def _discover_log_dir(path: Path, topics: Collection[str]) -> Discovery:
     return Discovery(tuple(segments), tuple(left))
 
 
-def _reason_to_leave(name: str, topics: Collection[str]) -> str | None:
+def _reason_to_leave(name: str) -> str | None:
     match = _DIRECTORY.fullmatch(name)
     doomed = _DOOMED_DIRECTORY.fullmatch(name)
     if not match:
         return f"a partition that Kafka marked {doomed[1]}" if doomed else "not named <topic>-<partition>"
-    if topics:
-        return None if match[1] in topics else "a topic that you did not name"
-    return "an internal topic, copied only when named" if match[1].startswith(_INTERNAL) else None
+    return "an internal topic: to copy it, name its folder" if match[1].startswith(_INTERNAL) else None
 
 
 def _discover_partition(directory: Path) -> Discovery:

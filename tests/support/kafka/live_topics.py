@@ -55,8 +55,8 @@ class TieredTopic:
         # time.
         new = [
             log_file
-            for log_file in discover(self.server.log_dir, topics=[self.topic]).segments
-            if (log_file.partition, log_file.base_offset) not in self.copied
+            for log_file in discover(self.server.log_dir).segments
+            if log_file.topic == self.topic and (log_file.partition, log_file.base_offset) not in self.copied
         ]
         described = [describe(log_file) for log_file in new]
         closed = sorted((s for s in described if not s.active), key=lambda s: (s.partition, s.base_offset))

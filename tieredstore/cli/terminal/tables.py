@@ -69,9 +69,9 @@ def moment(name: str, *, rank: int = 0) -> Column:
     return Column(name, rank=rank, short=_day_of)
 
 
-def text(name: str, *, rank: int = 0, least: int = _LEAST) -> Column:
-    """Make a column of names or sentences, cut down to ``least`` cells if the terminal is too narrow."""
-    return Column(name, least=least, rank=rank)
+def text(name: str, *, rank: int = 0) -> Column:
+    """Make a column of names or sentences, cut down to eight cells if the terminal is too narrow."""
+    return Column(name, least=_LEAST, rank=rank)
 
 
 def table_lines(
