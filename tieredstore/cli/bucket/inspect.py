@@ -26,7 +26,7 @@ from tieredstore.cli.terminal.output import (
     print_table,
     ratio_of,
 )
-from tieredstore.cli.terminal.rows import Row, T, attributes, column, field
+from tieredstore.cli.terminal.rows import Row, T, attributes, column, field, time_fields
 from tieredstore.cli.terminal.tables import number, text, word
 from tieredstore.errors import ConfigError, CorruptDataError, excerpt
 from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex
@@ -102,14 +102,14 @@ class SegmentView:
 
     def as_json(self, *, chunks: bool) -> JsonValue:
         """Return all facts about the segment, with snake_case names. Unknown values are null."""
-        objects = self.segment.objects
+        objects, metadata = self.segment.objects, self.segment.manifest.metadata
         row: dict[str, JsonValue] = {
             **_SEGMENT.json(objects),
             "size": self.chunk_index.original_file_size,
             "stored_size": objects.stored_size,
             "ratio": ratio_of(self.chunk_index.original_file_size, objects.stored_size),
             "manifest": self._manifest(),
-            "metadata": _metadata(self.segment.manifest.metadata),
+            "metadata": None if metadata is None else _METADATA.json(metadata),
             "objects": [self._object.json(obj) for obj in self._objects],
             "damage": list(self.damage),
         }
@@ -242,23 +242,15 @@ _CHUNK: Final[Row[_Chunk]] = Row(
     field("stored_position", lambda chunk: chunk[2].start, number("STORED AT")),
     field("stored_size", lambda chunk: len(chunk[2]), number("STORED BYTES")),
 )
-
-
-def _metadata(recorded: RemoteLogSegmentMetadata | None) -> JsonValue:
-    if recorded is None:
-        return None
-    return {
-        "start_offset": recorded.start_offset,
-        "last_offset": recorded.end_offset,
-        "segment_size_in_bytes": recorded.segment_size_in_bytes,
-        "broker_id": recorded.broker_id,
-        "max_timestamp_ms": recorded.max_timestamp_ms,
-        "max_timestamp": iso_utc(recorded.max_timestamp_ms),
-        "event_timestamp_ms": recorded.event_timestamp_ms,
-        "event_timestamp": iso_utc(recorded.event_timestamp_ms),
-        "leader_epochs": leader_epoch_rows(recorded.segment_leader_epochs),
-        "txn_idx_empty": recorded.txn_idx_empty,
-    }
+_METADATA: Final[Row[RemoteLogSegmentMetadata]] = Row(
+    attributes("start_offset"),
+    field("last_offset", lambda recorded: recorded.end_offset),
+    attributes("segment_size_in_bytes", "broker_id"),
+    time_fields("max_timestamp", lambda recorded: recorded.max_timestamp_ms),
+    time_fields("event_timestamp", lambda recorded: recorded.event_timestamp_ms),
+    field("leader_epochs", lambda recorded: leader_epoch_rows(recorded.segment_leader_epochs)),
+    attributes("txn_idx_empty"),
+)
 
 
 def _time(timestamp_ms: int) -> str:
