@@ -51,9 +51,8 @@ class Target:
         if takes_folder and named is None and (path.is_dir() or not path.exists() or path.is_file()):
             return cls(path, ending or "parquet", is_folder=True)
         if named is not None and ending not in (None, named):
-            raise ConfigError(
-                f"{path} is a name for {named}, but the format is {ending}: rename the file, or leave out --format"
-            )
+            option = "--json" if rows.as_json else "--format"
+            raise ConfigError(f"{path} is a name for {named}, but {option} asks for {ending}: leave one of them out")
         if named is None and ending is None:
             raise ConfigError(f"{str(path)!r} has no known ending: name it {writers.endings_text()}, or give --format")
         return cls(path, ending or named)
