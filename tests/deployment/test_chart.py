@@ -28,7 +28,9 @@ from tests.support.waiting import wait_until
 BLOCKS: Final = dict(
     re.findall(r"```yaml\n# (values-\w+\.yaml).*?\n(.*?)```", (CHART / "README.md").read_text(), re.DOTALL)
 )
-PIPELINE: Final = "pipelines: {by-hour: {settings: {secor.kafka.topic_filter: orders}}}\n"
+PIPELINE: Final = (
+    "pipelines: {by-hour: {settings: {secor.kafka.topic_filter: orders, secor.max.file.size.bytes: 200000000}}}\n"
+)
 PODS: Final[dict[str, dict[str, Any]]] = {
     "values-kafka.yaml": {"data-0": "/var/lib/kafka/data-0/kafka-log3"},
     "values-statefulset.yaml": {"data": "/var/lib/kafka/data"},
@@ -98,6 +100,7 @@ def test_dashboards_are_the_files() -> None:
 def test_commands_of_pipelines_and_jobs_are_understood(values: Path) -> None:
     resources = rendered("--values", values)
     (settings,) = (each["data"] for each in resources if each["metadata"]["name"] == "demo-settings")
+    assert "\nsecor.max.file.size.bytes=200000000\n" in settings["pipeline-by-hour.properties"]
     specs = [each["spec"]["template"]["spec"] for each in of_kind(resources, "Deployment")]
     specs += [each["spec"]["jobTemplate"]["spec"]["template"]["spec"] for each in of_kind(resources, "CronJob")]
     assert len(specs) == 3

@@ -1,7 +1,7 @@
-{{/* Lines of a .properties file. */}}
+{{/* Lines of a .properties file. As JSON, large numbers have no exponent. */}}
 {{- define "tieredstore.properties" -}}
 {{- range $name, $value := . }}
-{{ $name }}={{ $value }}
+{{ $name }}={{ if kindIs "string" $value }}{{ $value }}{{ else }}{{ toJson $value }}{{ end }}
 {{- end }}
 {{- end }}
 
