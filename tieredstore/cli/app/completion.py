@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import re
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, cast
 
 import typer
+
+from tieredstore.model import can_be_topic
 
 if TYPE_CHECKING:
     from tieredstore.ops.bucket import Bucket
@@ -25,8 +26,6 @@ LOOK_S: Final = 2.0
 
 _MOST: Final = 1000
 """The most offsets that are offered."""
-
-_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -104,4 +103,4 @@ def _look_up(place: Bucket, topic: str | None, partition: int | None) -> Iterabl
 def legal_names(names: Iterable[str]) -> list[str]:
     """Drop names that Kafka does not allow. A bucket may contain any name, and a shell could run a command in the
     name."""
-    return [name for name in names if _LEGAL.fullmatch(name)]
+    return [name for name in names if can_be_topic(name)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
@@ -27,6 +26,7 @@ from tieredstore.errors import (
     excerpt,
 )
 from tieredstore.kafka.records._slabs import SlabPool
+from tieredstore.model import can_be_topic
 from tieredstore.process.closing import Closing
 from tieredstore.pubsub.errors import MessageCorruptError, NotificationCorruptError
 from tieredstore.pubsub.format.batches import BatchIndex, headers_in
@@ -58,7 +58,6 @@ MOST_PARTITIONS: Final = 1000
 """Maximum number of partitions from which a topic is read."""
 
 _LOOK_BACK: Final = 1024  # initial number of offsets to search backwards
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +291,7 @@ def bucket_name(settings: Settings) -> str:
 
 def check_topic_name(name: object) -> str:
     """Return ``name``. Raise ConfigError if it is not a valid topic name."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in {".", ".."}:
+    if not isinstance(name, str) or not can_be_topic(name):
         raise ConfigError(f"invalid topic name {name!r:.120}: use letters, digits, dots, dashes and underscores")
     return name
 

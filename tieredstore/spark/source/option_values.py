@@ -14,10 +14,9 @@ from typing import Final, Generic, Literal, TypeAlias, TypeVar, cast
 
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32, MAX_INT64
-from tieredstore.model import AtTime, Earliest, Latest, Place, Places, TopicPartition, Uuid
+from tieredstore.model import AtTime, Earliest, Latest, Place, Places, TopicPartition, Uuid, can_be_topic
 
 _MAX_SHOWN: Final = 80
-_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 # Allow no more digits than Java's long has, because int() would be slow, or fail, for very long texts.
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _MEASURE: Final = re.compile(r"([0-9]{1,19})\s*([a-z]*)", re.ASCII)
@@ -199,7 +198,7 @@ def _cut(text: str) -> str:
 
 
 def _check_topic(name: str, topic: str) -> None:
-    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+    if not can_be_topic(topic):
         raise ConfigError(
             f"the option {name} has {topic[:_MAX_SHOWN]!r}, which is not a topic name: use up to 249 letters, digits "
             "and . _ -"
