@@ -234,9 +234,7 @@ class Bucket(Closing):
         from tieredstore.ops.listing import ListedSegment  # noqa: PLC0415
 
         check_names([topic])
-        by_id = segment if isinstance(segment, Uuid) else None
-        start = None if isinstance(segment, Uuid) else segment
-        address = SegmentAddress(topic, partition, start, topic_id_of(topic_id), by_id)
+        address = SegmentAddress(topic, partition, segment, topic_id_of(topic_id))
         opened = self.opened()
         stored = find_segment(opened.store, opened.prefix, address, opened.manifest_rules)
         return segment_of(ListedSegment(stored.objects, stored), self, whole=True)

@@ -162,9 +162,7 @@ def _find(opened: OpenBucket, scopes: Scopes, segment: int | Uuid) -> SegmentObj
     """Find a single segment. A segment found by offset must have a manifest; a segment found by id may be
     incomplete."""
     topic, partition = scopes.topics[0], (scopes.partitions or (0,))[0]
-    start, segment_id = (None, segment) if isinstance(segment, Uuid) else (segment, None)
-    address = SegmentAddress(topic, partition, start, scopes.topic_id, segment_id)
-    return find_objects(opened.store, opened.prefix, address)
+    return find_objects(opened.store, opened.prefix, SegmentAddress(topic, partition, segment, scopes.topic_id))
 
 
 def _names(objects: SegmentObjects) -> str:

@@ -1,4 +1,4 @@
-"""Finds one segment in a store by topic, partition and base offset."""
+"""Finds one segment in a store by topic, partition, and base offset or id."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tieredstore.catalog.stored import StoredSegment, load_segment
 from tieredstore.errors import ConfigError, CorruptDataError, ResourceNotFoundError, SegmentNotFoundError
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
-from tieredstore.model import RemoteLogSegmentMetadata, Uuid, human_bytes
+from tieredstore.model import Uuid, human_bytes
 
 _MOST_NAMED: Final = 20
 """The maximum number of segments that an error names, because each costs a request."""
@@ -21,19 +21,18 @@ _MOST_NAMED: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class SegmentAddress:
-    """Identifies a segment of a partition by its base offset, its segment id, or both."""
+    """Identifies a segment of a partition by its base offset or its id."""
 
     topic: str
     partition: int
-    base_offset: int | None = None
+    segment: int | Uuid
     topic_id: Uuid | None = None
-    segment_id: Uuid | None = None
 
     def __post_init__(self) -> None:
         if type(self.partition) is not int:
             raise ConfigError(f"partition is of the type {type(self.partition).__name__}; give a number")
-        if self.segment_id is None and type(self.base_offset) is not int:
-            kind = type(self.base_offset).__name__
+        if type(self.segment) not in (int, Uuid):
+            kind = type(self.segment).__name__
             raise ConfigError(f"segment is of the type {kind}; give the offset it begins at, or its id")
 
     @property
@@ -42,70 +41,11 @@ class SegmentAddress:
         return f"{self.topic}-{self.partition}" + ("" if self.topic_id is None else f" ({self.topic_id})")
 
     def __str__(self) -> str:
-        start = [] if self.base_offset is None else [f"begins at {self.base_offset}"]
-        return " and ".join(start + ([] if self.segment_id is None else [f"has the id {self.segment_id}"]))
+        return f"has the id {self.segment}" if isinstance(self.segment, Uuid) else f"begins at {self.segment}"
 
     def matches(self, objects: SegmentObjects) -> bool:
-        """Return True if a segment of the partition has the base offset and the segment id of this address."""
-        return self.base_offset in {None, objects.start_offset} and self.segment_id in {None, objects.segment_id.id}
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One of several segments at an address. ``metadata`` is None if the manifest is absent or damaged."""
-
-    objects: SegmentObjects
-    metadata: RemoteLogSegmentMetadata | None
-
-    def __str__(self) -> str:
-        segment_id, metadata = self.objects.segment_id, self.metadata
-        ids = f"{segment_id.id}  of topic id {segment_id.topic_id_partition.topic_id}"
-        if metadata is None:
-            return f"{ids}  without a readable manifest, {human_bytes(self.objects.stored_size)} stored"
-        last = "unknown" if metadata.end_offset < 0 else metadata.end_offset
-        return f"{ids}  last offset {last}, {metadata.segment_size_in_bytes} bytes"
-
-
-class AmbiguousSegmentError(ConfigError):
-    """The address fits several segments. ``count`` is their number, and ``candidates`` has the first of them."""
-
-    def __init__(self, address: SegmentAddress, candidates: tuple[Candidate, ...], count: int) -> None:
-        super().__init__(address, candidates, count)
-        self.address, self.candidates, self.count = address, candidates, count
-
-    def __str__(self) -> str:
-        lines = [*map(str, self.candidates)]
-        if self.count > len(lines):
-            lines.append(f"… and {self.count - len(lines)} more")
-        listing = "".join(f"\n  {line}" for line in lines)
-        of = f"{self.count} segments of {self.address.place} begin at {self.address.base_offset}"
-        return f"{of}: give the id of one segment in place of the offset, or choose the topic id:{listing}"
-
-
-class SegmentAbsentError(SegmentNotFoundError):
-    """No segment has the address.
-
-    If a segment id was given, ``others`` are the ids of committed segments at the offset. ``near`` are base offsets of
-    committed segments around the requested offset. ``leftovers`` is true if the store has objects at the offset without
-    a manifest.
-    """
-
-    def __init__(
-        self, address: SegmentAddress, others: tuple[Uuid, ...], near: tuple[int, ...], leftovers: bool
-    ) -> None:
-        super().__init__(address, others, near, leftovers)
-        self.address, self.others, self.near, self.leftovers = address, others, near, leftovers
-
-    def __str__(self) -> str:
-        absent = f"no segment of {self.address.place} {self.address}"
-        if self.others:
-            return f"{absent}; segments at this offset: {', '.join(map(str, self.others))}"
-        clause = (
-            " (an unfinished copy or delete left objects; address them by the id that ls shows)"
-            if self.leftovers
-            else ""
-        )
-        return f"{absent}{clause}" + (f"; nearest {', '.join(map(str, self.near))}" if self.near else "")
+        """Return True if a segment of the partition has the base offset or the id of this address."""
+        return self.segment in (objects.start_offset, objects.segment_id.id)
 
 
 def find_segment(
@@ -116,7 +56,7 @@ def find_segment(
     Complete segments take precedence. If there is none, return a committed segment that lacks an object, because damage
     must not look like absence.
 
-    Raise SegmentAbsentError if no segment has the address, and AmbiguousSegmentError if several have it. Raise
+    Raise SegmentNotFoundError if no segment has the address, and ConfigError if several have it. Raise
     ResourceNotFoundError for an absent topic or partition.
     """
     listed = _list_partition(store, prefix, address)
@@ -131,7 +71,7 @@ def find_objects(store: ObjectStore, prefix: str, address: SegmentAddress) -> Se
     With a segment id, a segment without a manifest counts too. Otherwise only committed segments count.
     """
     listed = _list_partition(store, prefix, address)
-    searched = listed if address.segment_id is not None else _select_committed(listed)
+    searched = listed if isinstance(address.segment, Uuid) else _select_committed(listed)
     return _only(store, prefix, address, [objects for objects in searched if address.matches(objects)], listed)
 
 
@@ -157,27 +97,38 @@ def _only(
             raise absence(store, prefix, missing, topic_id=address.topic_id)
         raise _absence(address, listed)
     if len(candidates) > 1:
-        named = tuple(_candidate(store, objects) for objects in candidates[:_MOST_NAMED])
-        raise AmbiguousSegmentError(address, named, len(candidates))
+        raise _ambiguity(store, address, candidates)
     return candidates[0]
 
 
-def _candidate(store: ObjectStore, objects: SegmentObjects) -> Candidate:
+def _ambiguity(store: ObjectStore, address: SegmentAddress, candidates: Sequence[SegmentObjects]) -> ConfigError:
+    lines = [_describe(store, objects) for objects in candidates[:_MOST_NAMED]]
+    if len(candidates) > len(lines):
+        lines.append(f"… and {len(candidates) - len(lines)} more")
+    listing = "".join(f"\n  {line}" for line in lines)
+    of = f"{len(candidates)} segments of {address.place} begin at {address.segment}"
+    return ConfigError(f"{of}: give the id of one segment in place of the offset, or choose the topic id:{listing}")
+
+
+def _describe(store: ObjectStore, objects: SegmentObjects) -> str:
+    ids = f"{objects.segment_id.id}  of topic id {objects.segment_id.topic_id_partition.topic_id}"
     try:
-        return Candidate(objects, load_segment(store, objects).metadata)
+        metadata = load_segment(store, objects).metadata
     except (CorruptDataError, ResourceNotFoundError):
-        return Candidate(objects, None)
+        return f"{ids}  without a readable manifest, {human_bytes(objects.stored_size)} stored"
+    last = "unknown" if metadata.end_offset < 0 else metadata.end_offset
+    return f"{ids}  last offset {last}, {metadata.segment_size_in_bytes} bytes"
 
 
-def _absence(address: SegmentAddress, listed: Sequence[SegmentObjects]) -> SegmentAbsentError:
-    start = address.base_offset
-    if start is None:
-        return SegmentAbsentError(address, (), (), leftovers=False)
-    committed = _select_committed(listed)
-    others: tuple[Uuid, ...] = ()
-    if address.segment_id is not None:
-        others = tuple(objects.segment_id.id for objects in committed if objects.start_offset == start)[:_MOST_NAMED]
-    offsets = sorted({objects.start_offset for objects in committed})
+def _absence(address: SegmentAddress, listed: Sequence[SegmentObjects]) -> SegmentNotFoundError:
+    """Return the error for an address without a segment. It names the nearest committed segments, and says if the
+    store has objects at the offset without a manifest.
+    """
+    start, absent = address.segment, f"no segment of {address.place} {address}"
+    if isinstance(start, Uuid):
+        return SegmentNotFoundError(absent)
+    if any(objects.start_offset == start for objects in listed):
+        absent += " (an unfinished copy or delete left objects; address them by the id that ls shows)"
+    offsets = sorted({objects.start_offset for objects in _select_committed(listed)})
     near = [offset for offset in offsets if offset < start][-2:] + [offset for offset in offsets if offset > start][:2]
-    leftovers = any(objects.start_offset == start for objects in listed)
-    return SegmentAbsentError(address, others, tuple(near), leftovers)
+    return SegmentNotFoundError(absent + (f"; nearest {', '.join(map(str, near))}" if near else ""))
