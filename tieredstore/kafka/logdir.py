@@ -52,17 +52,6 @@ DELETED: Final = ".deleted"
 """Suffix that the broker appends to the names of a segment's files before it deletes them."""
 
 
-class PartitionFileMissingError(InvalidSegmentError):
-    """The partition's folder lacks a file that every copy of a segment needs."""
-
-    def __init__(self, path: Path, partition: str) -> None:
-        super().__init__(path, partition)
-        self.path, self.partition = path, partition
-
-    def __str__(self) -> str:
-        return f"{self.path} is missing, and no segment of {self.partition} can be copied without it"
-
-
 class RecordsDeletedError(InvalidSegmentError):
     """The broker has deleted all records of the segment. The files remain, but the checkpoint no longer has their
     epochs.
@@ -252,9 +241,8 @@ def describe(segment: FoundSegment, topic_id: Uuid | None = None) -> LogSegment:
 
     Without ``topic_id``, the topic id is read from ``partition.metadata``.
 
-    Raise InvalidSegmentError for files that are missing or contradict each other. Raise PartitionFileMissingError if a
-    file is missing that all segments of the partition share. Raise RecordsDeletedError if the broker has deleted the
-    records and only the files remain. Raise BatchCorruptError for damage.
+    Raise InvalidSegmentError for files that are missing or contradict each other. Raise RecordsDeletedError if the
+    broker has deleted the records and only the files remain. Raise BatchCorruptError for damage.
     """
     if topic_id is None:
         topic_id = parse_partition_metadata(_read_of_partition(PARTITION_METADATA, segment))
@@ -404,7 +392,13 @@ def _read_of_partition(name: str, segment: FoundSegment) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise PartitionFileMissingError(path, f"{segment.topic}-{segment.partition}") from None
+        problem = f"{path} is missing, and no segment of {segment.topic}-{segment.partition} can be copied without it"
+        if name == PARTITION_METADATA:
+            problem += (
+                f"; brokers before Kafka 2.8 did not write this file: upload {segment.directory} by itself with its "
+                "topic id (--topic-id, which kafka-topics --describe shows)"
+            )
+        raise InvalidSegmentError(problem) from None
     except OSError as error:
         raise InvalidSegmentError(f"{path} cannot be read: {error.strerror}") from error
 

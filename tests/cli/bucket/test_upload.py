@@ -299,7 +299,7 @@ def test_an_old_log_directory_is_told_once_a_partition_and_names_the_option(sett
     assert first == (
         f"tieredstore: failed     single-0 at offset 0: {log_dir / SINGLE / 'partition.metadata'} is missing, and no "
         "segment of single-0 can be copied without it; brokers before Kafka 2.8 did not write this file: upload "
-        f"{log_dir / SINGLE} by itself with --topic-id ID (kafka-topics --describe shows it)"
+        f"{log_dir / SINGLE} by itself with its topic id (--topic-id, which kafka-topics --describe shows)"
     )
     assert second == "tieredstore: failed     single-0 at offset 1 to 2: the same (2 more segments)"
     assert third.startswith("tieredstore: failed     txn-0 at offset 0: ")

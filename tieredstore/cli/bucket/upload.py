@@ -17,7 +17,6 @@ from tieredstore.cli.app.options import DryRun, Json, Store, Topics, Work
 from tieredstore.cli.app.outcomes import OUTCOME, Teller, Words, finish, totals_of
 from tieredstore.cli.terminal.output import complain, human_rate, human_ratio, print_json_line, print_lines
 from tieredstore.cli.terminal.progress import progress, tell_if_stopped
-from tieredstore.kafka.logdir import PARTITION_METADATA, PartitionFileMissingError
 from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ def _segment(outcome: Outcome) -> str:
 
 def _detail(outcome: Outcome) -> str:
     if outcome.error is not None:
-        return f": {outcome.error}{_way_out(outcome.error)}"
+        return f": {outcome.error}"
     if outcome.size is None:
         return ""
     size = f": {human_bytes(outcome.size)}"
@@ -156,15 +155,6 @@ def _detail(outcome: Outcome) -> str:
     if outcome.stored_size is None:
         return size
     return f"{size} as {human_bytes(outcome.stored_size)}, ratio {human_ratio(outcome.size, outcome.stored_size)}"
-
-
-def _way_out(error: Exception) -> str:
-    if not isinstance(error, PartitionFileMissingError) or error.path.name != PARTITION_METADATA:
-        return ""
-    return (
-        f"; brokers before Kafka 2.8 did not write this file: upload {error.path.parent} by itself with --topic-id ID "
-        "(kafka-topics --describe shows it)"
-    )
 
 
 _LEFT: Final = {
