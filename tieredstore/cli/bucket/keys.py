@@ -249,9 +249,7 @@ def seal(
 
     Example: tieredstore keys seal key1 -c store.properties --kms aws --kms-key alias/kafka
     """
-    settings = settings_file.settings
-    if settings is None:
-        raise ConfigError("no settings file is named: give --settings FILE (-c)")
+    settings = settings_file.path("the key pair")
     path = settings.absolute().parent / f"{key_id}.private.sealed" if sealed is None else sealed
     pair = seal_pair(load_settings(settings), key_id, KmsKey(service, service_key, endpoint_url), path)
     sys.stdout.write(_as_properties(pair))

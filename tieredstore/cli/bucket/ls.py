@@ -123,7 +123,10 @@ def ls(
     time, is_whole = parse_time("--until", until), not (window.start or window.stop)
     has_broker = cluster.client() is not None
     has_segments = topics.partitions is not None and not has_broker
-    _check(until_fits=time is None or (has_broker and is_whole), first_times_fit=has_segments or not first_times)
+    if time is not None and not (has_broker and is_whole):
+        raise ConfigError("--until compares with brokers: give --bootstrap-server, and leave out --from and --to")
+    if first_times and not has_segments:
+        raise ConfigError("--first-times is for segments: give -p N or -p all, and no --bootstrap-server")
     seen = _Seen(is_drawn=picture is not None, first_times={} if first_times else None)
     rows: Sequence[Topic] = ()
     with store.open(cluster, is_all=not topics.names) as bucket:
@@ -147,13 +150,6 @@ def ls(
         raise typer.Exit(CorruptDataError.exit_code)
     if time is not None:
         _judge(rows, time)
-
-
-def _check(*, until_fits: bool, first_times_fit: bool) -> None:
-    if not until_fits:
-        raise ConfigError("--until compares with brokers: give --bootstrap-server, and leave out --from and --to")
-    if not first_times_fit:
-        raise ConfigError("--first-times is for segments: give -p N or -p all, and no --bootstrap-server")
 
 
 def _first_time(segment: Segment) -> datetime | TieredStoreError | None:
