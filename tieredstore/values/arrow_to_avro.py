@@ -9,28 +9,16 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from tieredstore.errors import ConfigError, quoted
+from tieredstore.values.avro import LOGICAL, PRIMITIVE
 
 _Type: TypeAlias = "str | dict[str, object]"
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN: Final[Mapping[str, _Type]] = {
-    "null": "null",
-    "bool": "boolean",
     "int8": "int",
     "int16": "int",
-    "int32": "int",
-    "int64": "long",
-    "float": "float",
-    "double": "double",
-    "binary": "bytes",
-    "string": "string",
-    "date32[day]": {"type": "int", "logicalType": "date"},
-    "time32[ms]": {"type": "int", "logicalType": "time-millis"},
-    "time64[us]": {"type": "long", "logicalType": "time-micros"},
-    "timestamp[ms, tz=UTC]": {"type": "long", "logicalType": "timestamp-millis"},
-    "timestamp[us, tz=UTC]": {"type": "long", "logicalType": "timestamp-micros"},
-    "timestamp[ms]": {"type": "long", "logicalType": "local-timestamp-millis"},
-    "timestamp[us]": {"type": "long", "logicalType": "local-timestamp-micros"},
+    **{str(kind): name for name, kind in PRIMITIVE.items()},
+    **{str(kind): {"type": base, "logicalType": logical} for (base, logical), kind in LOGICAL.items()},
 }
 
 

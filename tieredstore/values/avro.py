@@ -58,7 +58,7 @@ _KEPT: Final = 1_000
 _NESTED: Final = frozenset({"type", "fields", "items", "values"})
 _MAX_DEPTH: Final = 64
 
-_PRIMITIVE: Final[Mapping[str, pa.DataType]] = {
+PRIMITIVE: Final[Mapping[str, pa.DataType]] = {
     "null": pa.null(),
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -68,7 +68,7 @@ _PRIMITIVE: Final[Mapping[str, pa.DataType]] = {
     "bytes": pa.binary(),
     "string": pa.string(),
 }
-_LOGICAL: Final[Mapping[tuple[str, str], pa.DataType]] = {
+LOGICAL: Final[Mapping[tuple[str, str], pa.DataType]] = {
     ("int", "date"): pa.date32(),
     ("int", "time-millis"): pa.time32("ms"),
     ("long", "time-micros"): pa.time64("us"),
@@ -257,7 +257,7 @@ def _parse(schema: AvroSchema) -> _Parsed:
 
 
 def _json_of(schema: AvroSchema) -> object:
-    if isinstance(schema, str) and schema not in _PRIMITIVE:
+    if isinstance(schema, str) and schema not in PRIMITIVE:
         try:
             schema = json.loads(schema, object_hook=_without_marks)
         except RecursionError:
@@ -285,7 +285,7 @@ def _plain(schema: object) -> object:
 
 def _plain_object(schema: dict[str, object]) -> dict[str, object]:
     kind, logical = schema.get("type"), schema.get("logicalType")
-    is_known = logical == "decimal" or (isinstance(kind, str) and (kind, logical) in _LOGICAL)
+    is_known = logical == "decimal" or (isinstance(kind, str) and (kind, logical) in LOGICAL)
     return {
         name: _plain(value) if name in _NESTED else value
         for name, value in schema.items()
@@ -324,7 +324,7 @@ class _TypeOf:
         if isinstance(schema, list):
             return self._of_union(schema, depth)
         if isinstance(schema, str):
-            return _PRIMITIVE[schema] if schema in _PRIMITIVE else self.of(self._named[schema], depth + 1)
+            return PRIMITIVE[schema] if schema in PRIMITIVE else self.of(self._named[schema], depth + 1)
         if "name" in schema:
             self._named[schema["name"]] = schema
         return self._of_object(schema["type"], schema, depth)
@@ -345,7 +345,7 @@ class _TypeOf:
             case "fixed":
                 return pa.binary(schema["size"])
             case _:
-                return _LOGICAL.get((kind, schema.get("logicalType", ""))) or self.of(kind, depth + 1)
+                return LOGICAL.get((kind, schema.get("logicalType", ""))) or self.of(kind, depth + 1)
 
     def _of_union(self, branches: Sequence[AvroType], depth: int) -> pa.DataType:
         others = [branch for branch in branches if branch != "null"]
