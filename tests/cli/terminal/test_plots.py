@@ -19,7 +19,7 @@ from tests.support.kafka.live_topics import TieredTopic
 from tests.support.records.disk_segments import write_segments
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.api.rows import Partition
-from tieredstore.cli.bucket.stored_pictures import draw_offsets
+from tieredstore.cli.bucket.stored_pictures import draw_offsets, draw_stored
 from tieredstore.cli.terminal.plots import COLORS, GREY, RED, Picture, label
 from tieredstore.cli.terminal.tables import cell_count
 from tieredstore.installation import install_command
@@ -134,6 +134,11 @@ def test_segments_of_no_time_are_told_of(tmp_path: Path, monkeypatch: pytest.Mon
     done = tieredstore("ls", "-c", settings, "--plot", picture)
     assert "segments are not in the picture: their manifests have no time" in done.stderr
     assert picture.exists()
+
+
+def test_a_time_at_the_end_of_the_calendar_is_drawn(tmp_path: Path) -> None:
+    draw_stored(Picture(tmp_path / "stored.png"), [("a", 1_767_225_600_000, 5), ("a", 253_402_300_799_999, 5)])
+    assert COLORS[0] in colors_of(tmp_path / "stored.png")
 
 
 def test_a_hole_is_red_and_where_there_is_none_nothing_is(tmp_path: Path) -> None:

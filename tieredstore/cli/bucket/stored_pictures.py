@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tieredstore.api.rows import Partition
-from tieredstore.cli.terminal.output import complain, iso_utc
+from tieredstore.cli.terminal.output import MAX_TIME_MS, complain, iso_utc
 from tieredstore.cli.terminal.plots import COLORS, GREY, RED, Picture, add_legend, label, mark_amounts, module, unit_of
 from tieredstore.model import OffsetSpan, Uuid, human_bytes
 
@@ -82,11 +82,12 @@ def _bands(stored: Mapping[str, Stored]) -> dict[str, Stored]:
 
 
 def _times(bands: Iterable[Stored]) -> list[int]:
-    """Return equidistant times, from before the first record to after the last."""
+    """Return equidistant times, from before the first record to after the last, but not after the year 9999."""
     ends = [time for stored in bands for time in (stored[0][0], stored[-1][0])]
     first, last = min(ends), max(ends)
     margin = max((last - first) // 20, _NARROWEST_MS)
-    return [first - margin + step * (last - first + 2 * margin) // _STEPS for step in range(_STEPS + 1)]
+    first, last = first - margin, min(last + margin, MAX_TIME_MS)
+    return [first + step * (last - first) // _STEPS for step in range(_STEPS + 1)]
 
 
 def _heights(stored: Stored, times: Iterable[int]) -> list[int]:

@@ -21,7 +21,7 @@ from tieredstore.model import human_bytes
 JsonValue: TypeAlias = "Mapping[str, JsonValue] | Sequence[JsonValue] | str | int | float | bool | None"
 """A value that can be printed as JSON."""
 
-_MAX_TIME_MS: Final = 253_402_300_799_999  # the end of the year 9999: ISO 8601 has no more than four digits for a year
+MAX_TIME_MS: Final = 253_402_300_799_999  # the end of the year 9999: ISO 8601 has no more than four digits for a year
 _SAMPLE: Final = 200
 _LEAST_AMOUNT: Final = 0.01
 
@@ -72,7 +72,7 @@ def terminal_width() -> int | None:
 
 def iso_utc(timestamp_ms: int | None) -> str | None:
     """Return a Kafka timestamp as ISO 8601 in UTC with milliseconds. Return None if it is unknown or not a date."""
-    if timestamp_ms is None or not 0 <= timestamp_ms <= _MAX_TIME_MS:
+    if timestamp_ms is None or not 0 <= timestamp_ms <= MAX_TIME_MS:
         return None
     seconds, ms = divmod(timestamp_ms, 1000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ms:03d}Z"
