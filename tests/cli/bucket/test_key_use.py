@@ -109,10 +109,12 @@ def test_rotate_then_check_then_retire(root: Path, both: Path, new_alone: Path) 
         assert (early.code, early.text.split()[0], early.text.split()[-1]) == (5, "cached", until[1])
         assert "run this again when the readers' caches have expired" in early.stderr
     let_caches_forget(root)
-    texts = settings_text(CASE) | {"fetch.manifest.cache.retention.ms": "-1"}
-    forever = tieredstore("keys", "list", "key1", "-c", _settings(root, "forever.properties", texts))
-    assert (forever.code, forever.text.split()[0]) == (5, "cached")
-    assert "until readers restart (then run this with fetch.manifest.cache.retention.ms=0)" in forever.text
+    texts = settings_text(CASE)
+    for retention_ms in (-1, 2**63 - 1):
+        texts["fetch.manifest.cache.retention.ms"] = str(retention_ms)
+        forever = tieredstore("keys", "list", "key1", "-c", _settings(root, "forever.properties", texts))
+        assert (forever.code, forever.text.split()[0]) == (5, "cached")
+        assert "until readers restart (then run this with fetch.manifest.cache.retention.ms=0)" in forever.text
     texts["fetch.manifest.cache.retention.ms"] = "0"
     assert tieredstore("keys", "list", "key1", "-c", _settings(root, "restarted.properties", texts)).code == 0
     retired = tieredstore("keys", "list", "key1", "-c", new_alone)

@@ -65,6 +65,9 @@ class KeyNeed:
     detail: str = ""
 
 
+_FOREVER_MS: Final = 10**13
+"""A retention that is longer, such as Java's greatest long, is taken as forever: its end is in no calendar."""
+
 _RENEWED_S: Final = 10.0
 _MARGIN_MS: Final = int(1000 * (_RENEWED_S + CALL_TIMEOUT_S))
 """Maximum time from a rotation's note to the rotation's last write. A rotation renews its note every ``_RENEWED_S``,
@@ -121,7 +124,7 @@ def cached_until_ms(store: ObjectStore, prefix: str, key_id: str, cached_ms: int
     except ObjectNotFoundError:
         return None
     now_ms = admin_of(store).now_ms()
-    if rotated_ms is None or now_ms is None or cached_ms < 0:
+    if rotated_ms is None or now_ms is None or not 0 <= cached_ms <= _FOREVER_MS:
         return math.inf
     until_ms = rotated_ms + cached_ms + _MARGIN_MS
     return until_ms if now_ms < until_ms else None
