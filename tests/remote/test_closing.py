@@ -118,11 +118,11 @@ def test_a_closed_manager_serves_nothing_any_more_whatever_is_cached(tmp_path: P
     asked = uses(scene)
     scene.manager.close()
     scene.manager.close()
-    before = len(scene.store.calls)
+    before = len(scene.store.operations)
     for use in asked.values():
         with pytest.raises(AlreadyClosedError, match="remote storage manager was closed"):
             use()
-    assert scene.store.calls[before:] == []
+    assert scene.store.operations[before:] == []
     scene.store.put("x", b"the store is its owner's still")
 
 
@@ -182,10 +182,10 @@ def test_what_goes_wrong_when_a_manager_is_closed_is_raised(monkeypatch: pytest.
 
 def test_a_signals_handler_may_close_what_the_main_thread_reads(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
-    scene.store.fall_silent("get_into")
+    scene.fall_silent("get_into")
 
     def interrupt() -> None:
-        assert scene.store.is_asked.wait(30)
+        assert scene.is_asked.wait(30)
         time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGUSR1)
 
@@ -196,7 +196,7 @@ def test_a_signals_handler_may_close_what_the_main_thread_reads(tmp_path: Path) 
             scene.manager.open(scene.metadata).read(10)
     finally:
         signal.signal(signal.SIGUSR1, before)
-        scene.store.answers.set()
+        scene.answers.set()
 
 
 def test_a_signals_handler_may_close_at_any_moment(tmp_path: Path) -> None:
@@ -263,15 +263,15 @@ def interrupted(request: pytest.FixtureRequest) -> Iterator[threading.Event]:
 def test_an_interrupted_copy_ends_at_once_and_leaves_nothing(tmp_path: Path, interrupted: threading.Event) -> None:
     scene = Scene(tmp_path)
     before = [info.key for info in scene.store.inner.list()]
-    scene.store.fall_silent("piece", 3)
+    scene.fall_silent("put", "*.log", moment="during")
 
     def interrupt() -> None:
-        assert scene.store.is_asked.wait(30)
+        assert scene.is_asked.wait(30)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         assert interrupted.wait(50)
         # The copy's own thread continues after the request to end.
         time.sleep(0.1)
-        scene.store.answers.set()
+        scene.answers.set()
 
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):

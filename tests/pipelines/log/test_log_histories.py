@@ -27,8 +27,8 @@ from tests.support.pipelines.pipeline_runs import (
 )
 from tests.support.records.stored_records import StoredTopic, plain_batch
 from tests.support.records.transaction_scripts import STEPS, Partition, Segment, Step
-from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Operation, ScriptedStore, gather
-from tieredstore.backends.base import Body, ObjectStore, Prepared
+from tests.support.stores.doubles import FaultyStore, LateStore, Operation, ScriptedStore, gather
+from tieredstore.backends.base import ObjectStore, Prepared
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, DataLossError, FencedError, StoreError, StoreUnavailableError
@@ -214,28 +214,13 @@ def test_a_commit_that_lost_its_answer_is_found_by_the_same_driver(topic: Stored
             runner.resume()
 
 
-class LateStore(DelegatingObjectStore):
-    """Store where the first write of ``key`` seems to fail, but takes effect just before the second write."""
-
-    def __init__(self, inner: ObjectStore, key: str) -> None:
-        super().__init__(inner)
-        self._key = key
-        self._late: Body | None = None
-
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        if key == self._key and self._late is None:
-            self._late = body
-            raise StoreUnavailableError("timed out")
-        if key == self._key and self._late is not None:
-            late, self._key = self._late, ""
-            super().put(key, late, if_absent=if_absent)
-        super().put(key, body, if_absent=if_absent)
-
-
 def test_a_commit_that_arrives_late_stands_and_the_second_one_is_taken_back(topic: StoredTopic, tmp_path: Path) -> None:
     (tmp_path / "output").mkdir()
     store = FilesystemObjectStore(tmp_path / "output")
-    with Runner(SMALL, Parts(LateStore(store, BATCH), topic.manager), threads=1) as runner:
+    # The first write takes effect just before the second one.
+    late = LateStore(store, BATCH)
+    late.on("put", BATCH, lambda _: late.land(), times=1)
+    with Runner(SMALL, Parts(late, topic.manager), threads=1) as runner:
         with pytest.raises(StoreUnavailableError):
             list(runner.run_once())
         runner.resume()

@@ -33,11 +33,11 @@ from tests.support.records.hourly_topics import (
     successes,
 )
 from tests.support.records.stored_records import StoredTopic
-from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Moment, Operation, ScriptedStore
+from tests.support.stores.doubles import FaultyStore, LateStore, Moment, Operation, ScriptedStore
 from tests.support.stores.operation_sweep import Killed, OperationSweep
-from tieredstore.backends.base import Body, ObjectStore
+from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import ConfigError, FencedError, PreconditionFailedError, TieredStoreError
+from tieredstore.errors import ConfigError, FencedError, TieredStoreError
 from tieredstore.model import Uuid
 from tieredstore.partitions.log import PartitionLog
 from tieredstore.pipelines import Parts, Pipeline, Runner
@@ -372,30 +372,9 @@ def test_a_clock_that_jumps_decides_when_a_directory_is_complete_and_nothing_els
     assert list(verify_output(HOURLY, store)) == []
 
 
-class Stopping(DelegatingObjectStore):
-    """Store that stops its process at the first write of a ``_SUCCESS``; ``land`` executes that write later."""
-
-    under_way: tuple[str, bytes] | None = None
-
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        if key.endswith("/_SUCCESS"):
-            assert if_absent
-            assert isinstance(body, bytes)
-            self.under_way = key, body
-            raise Killed
-        super().put(key, body, if_absent=if_absent)
-
-    def land(self) -> str:
-        """Execute the stopped write, and return its key."""
-        assert self.under_way is not None
-        key, body = self.under_way
-        with suppress(PreconditionFailedError):
-            self.inner.put(key, body, if_absent=True)
-        return key
-
-
-def stopped(topic: StoredTopic, store: ObjectStore) -> Stopping:
-    stopping = Stopping(store)
+def stopped(topic: StoredTopic, store: ObjectStore) -> LateStore:
+    """Return a store that stopped its process at the first write of a ``_SUCCESS``."""
+    stopping = LateStore(store, "*/_SUCCESS", Killed())
     with pytest.raises(Killed):
         run_once(topic, stopping, HOURLY)
     return stopping
@@ -407,8 +386,8 @@ def test_one_that_comes_behind_a_drop_is_named_and_taken_away_by_the_next(
     stopping = stopped(topic, store)
     list(drop_generation(HOURLY, store, dry_run=False))
     assert listed(store) == []
-    key = stopping.land()
-    assert listed(store) == [key]
+    stopping.land()
+    (key,) = listed(store)
     (problem,) = verify_output(HOURLY, store)
     assert (problem.kind, problem.subject) == ("stranger", key)
     assert "repeat pipeline rm" in problem.words
@@ -441,17 +420,13 @@ def test_one_that_comes_while_files_give_way_says_nothing_at_the_end(topic: Stor
     stopping = stopped(topic, first)
     run_once(topic, first, HOURLY)
 
-    def land(inner: ObjectStore) -> None:
-        stopping.inner = inner
-        stopping.land()
-
     # The hours are finalized. A backfill with other settings replaces their files.
     sweep = OperationSweep(
         copies_of(first),
         lambda store: backfill(topic, store, pipeline=RIGHT, replaces=1),
         numbers=slice(None, None, step),
     )
-    for at, inner, store in sweep.sleep(land):
+    for at, inner, store in sweep.sleep(stopping.land):
         backfill(topic, store, pipeline=RIGHT, replaces=1)
         assert (offsets(inner, 1), offsets(inner, 2)) == ([], [0, 1, 2, 3, 4]), at
         assert set(successes(inner)) == {day(12), day(13), day(14)}, at

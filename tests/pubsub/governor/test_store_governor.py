@@ -10,11 +10,11 @@ import random
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 import pytest
 
-from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Operation
-from tieredstore.backends.base import Body
+from tests.support.stores.doubles import FaultyStore, Operation, OperationName, ScriptedStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptDataError, FencedError, PreconditionFailedError, StoreUnavailableError
 from tieredstore.pubsub.format.packets import BrokerAddress
@@ -24,37 +24,24 @@ from tieredstore.pubsub.governor.store_governor import StoreGovernor, broker_nam
 from tieredstore.pubsub.queue.own_objects import OwnFolder
 
 ELSEWHERE_S = 15.0
+WRITES: Final[tuple[OperationName, ...]] = ("put", "replace")
 TOPICS = [TopicLoad(f"topic-{number}", 16 << 20) for number in range(5)]
 
 
-class Link(DelegatingObjectStore):
+class Link(ScriptedStore):
     """One broker's connection to the store, which a test can cut. It records the broker's writes in order."""
 
     def __init__(self, store: MemoryObjectStore, log: list[tuple[str, str]], name: str) -> None:
         super().__init__(store)
-        self.is_cut = False
-        self.loses_answers = False
-        self._log, self._name = log, name
+        self.is_cut = self.loses_answers = False
+        self.on(WRITES, do=lambda _: self._fail_if(self.is_cut, "cut off"))
+        self.on("replace", do=lambda operation: log.append((name, operation.keys[0])), moment="after")
+        self.on(WRITES, do=lambda _: self._fail_if(self.loses_answers, "the answer was lost"), moment="after")
 
-    def replace(self, key: str, body: Body, etag: str) -> str:
-        self._check()
-        new = super().replace(key, body, etag)
-        self._log.append((self._name, key))
-        self._answer()
-        return new
-
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        self._check()
-        super().put(key, body, if_absent=if_absent)
-        self._answer()
-
-    def _check(self) -> None:
-        if self.is_cut:
-            raise StoreUnavailableError("cut off")
-
-    def _answer(self) -> None:
-        if self.loses_answers:
-            raise StoreUnavailableError("the answer was lost")
+    @staticmethod
+    def _fail_if(fails: bool, reason: str) -> None:
+        if fails:
+            raise StoreUnavailableError(reason)
 
 
 @dataclass

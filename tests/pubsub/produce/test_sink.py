@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,15 +20,14 @@ from tests.support.pubsub.pubsub_topics import (
     topics_later,
     topics_on,
 )
-from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Moment, Operation, ScriptedStore
+from tests.support.stores.doubles import FaultyStore, LateStore, Moment, Operation, ScriptedStore
 from tests.support.stores.operation_sweep import Killed, OperationSweep
-from tieredstore.backends.base import Body, ObjectStore
+from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
     CorruptDataError,
     DataLossError,
     FencedError,
-    PreconditionFailedError,
     StoreUnavailableError,
 )
 from tieredstore.ops.steps import Outcome
@@ -140,43 +139,13 @@ def test_lost_answers_and_failures_change_nothing(moment: Moment) -> None:
         assert len(set(batch_keys(whole))) == TASKS
 
 
-class LateWrites(DelegatingObjectStore):
-    """Store where the first write of a sink's record seems to fail, but takes effect later."""
-
-    def __init__(self, inner: ObjectStore) -> None:
-        super().__init__(inner)
-        self.late: list[Callable[[], object]] = []
-        self.is_late = True
-
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        if self._delays(key, lambda: self.inner.put(key, body, if_absent=if_absent)):
-            raise StoreUnavailableError("no answer came")
-        super().put(key, body, if_absent=if_absent)
-
-    def replace(self, key: str, body: Body, etag: str) -> str:
-        if self._delays(key, lambda: self.inner.replace(key, body, etag)):
-            raise StoreUnavailableError("no answer came")
-        return super().replace(key, body, etag)
-
-    def _delays(self, key: str, write: Callable[[], object]) -> bool:
-        delays, self.is_late = self.is_late and "/sinks/" in key, self.is_late and "/sinks/" not in key
-        if delays:
-            self.late.append(write)
-        return delays
-
-    def land(self) -> None:
-        for write in self.late:
-            with contextlib.suppress(PreconditionFailedError):
-                write()
-
-
 @pytest.mark.parametrize("begins", [0, 1])
 def test_a_record_that_lands_after_the_abort_tells_of_nothing_that_was_deleted(begins: int) -> None:
     inner = MemoryObjectStore()
     whole = orders_on(inner, 2)
     for epoch in range(begins):
         run_epoch(whole, epoch)
-    store = LateWrites(inner)
+    store = LateStore(inner, "*/sinks/*")
     stored = batches_of(whole, begins)
     with pytest.raises(StoreUnavailableError):
         commits_of(topics_on(store)).commit(begins, stored)

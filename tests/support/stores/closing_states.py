@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from tests.support.records.small_segments import MODES, memory_settings, new_metadata, write_segment
-from tests.support.stores.doubles import DelegatingObjectStore
-from tieredstore.backends.base import Body, ObjectInfo
+from tests.support.stores.doubles import Moment, Operation, OperationName, ScriptedStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import list_segments
 from tieredstore.catalog.planning import load_catalog
@@ -23,68 +21,7 @@ from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote import RemoteStorageManager
 
 LOG = bytes(range(256)) * 40
-
-
-class SilentStore(DelegatingObjectStore):
-    """Store that blocks the calls of one method, after it has answered some of them."""
-
-    def __init__(self) -> None:
-        super().__init__(MemoryObjectStore())
-        self.silent_call: str | None = None
-        self.answered = 0
-        self.is_asked = threading.Event()
-        self.answers = threading.Event()
-        self.calls: list[str] = []
-
-    def fall_silent(self, call: str, answered: int = 0) -> None:
-        self.silent_call, self.answered = call, answered
-
-    def _meet(self, call: str) -> None:
-        self.calls.append(call)
-        if call != self.silent_call or self.answers.is_set():
-            return
-        self.answered -= 1
-        if self.answered < 0:
-            self.is_asked.set()
-            assert self.answers.wait(60)
-
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        self._meet("put " + key.rpartition(".")[2])
-        super().put(key, self._met(body), if_absent=if_absent)
-        self._meet("answer to put " + key.rpartition(".")[2])
-
-    def _met(self, body: Body) -> Body:
-        return body if isinstance(body, bytes | bytearray | memoryview) else self._pieces(body)
-
-    def _pieces(self, body: Iterable[Any]) -> Generator[Any]:
-        for piece in body:
-            self._meet("piece")
-            yield piece
-
-    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        self._meet("get " + key.rpartition(".")[2])
-        return super().get(key, start, stop)
-
-    def get_small(self, key: str, most: int) -> bytes | None:
-        self._meet("get_small")
-        return super().get_small(key, most)
-
-    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        self._meet("get_into")
-        super().get_into(key, start, buffer)
-
-    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        for info in super().list(prefix, start_after):
-            self._meet("list")
-            yield info
-
-    def head(self, key: str) -> ObjectInfo:
-        self._meet("head")
-        return super().head(key)
-
-    def delete(self, keys: Iterable[str]) -> None:
-        self._meet("delete")
-        super().delete(keys)
+MANIFESTS = "*.rsm-manifest"
 
 
 class Scene:
@@ -92,7 +29,9 @@ class Scene:
 
     def __init__(self, folder: Path, *, cache: str = "", mode: str = "none") -> None:
         self.folder = folder
-        self.store = SilentStore()
+        self.store = ScriptedStore(MemoryObjectStore())
+        self.is_asked = threading.Event()
+        self.answers = threading.Event()
         chosen = {"fetch.chunk.cache.class": cache, "fetch.chunk.cache.size": "-1"} if cache else {}
         if cache == "disk":
             chosen["fetch.chunk.cache.path"] = str(folder / "cache")
@@ -101,6 +40,14 @@ class Scene:
         self.manager = RemoteStorageManager(settings, store=self.store)
         self.data: LogSegmentData = write_segment(folder, LOG)
         self.metadata = self.copied()
+
+    def fall_silent(self, name: OperationName, key: str = "*", *, skip: int = 0, moment: Moment = "before") -> None:
+        """Block these operations, after the first ``skip`` of them, until ``answers`` is set."""
+        self.store.on(name, key, self._block, skip=skip, moment=moment)
+
+    def _block(self, _: Operation) -> None:
+        self.is_asked.set()
+        assert self.answers.wait(60)
 
     def copied(self) -> RemoteLogSegmentMetadata:
         metadata = new_metadata(len(LOG))
@@ -112,12 +59,12 @@ Use = Callable[[Scene], object]
 
 
 def first_byte(scene: Scene) -> object:
-    scene.store.fall_silent("get_into")
+    scene.fall_silent("get_into")
     return scene.manager.open(scene.metadata).read(10)
 
 
 def readers_own_buffer(scene: Scene) -> object:
-    scene.store.fall_silent("get_into", 1)
+    scene.fall_silent("get_into", skip=1)
     return scene.manager.open(scene.metadata).readinto(bytearray(5000))
 
 
@@ -125,30 +72,30 @@ def behind_a_seek(scene: Scene) -> object:
     stream = scene.manager.open(scene.metadata)
     stream.read(10)
     time.sleep(0.05)
-    scene.store.fall_silent("get_into")
+    scene.fall_silent("get_into")
     stream.seek(9000)
     return stream.read(10)
 
 
 def chunk_by_chunk(scene: Scene) -> object:
-    scene.store.fall_silent("get_into", 4)
+    scene.fall_silent("get_into", skip=4)
     return list(map(bytes, scene.manager.open(scene.metadata).chunks()))
 
 
 def chunk_on_its_way(scene: Scene) -> object:
     """Read a chunk while the store blocks its prefetch."""
     stream = scene.manager.open(scene.metadata)
-    scene.store.fall_silent("get_into", 1)
+    scene.fall_silent("get_into", skip=1)
     stream.read(1000)
-    assert scene.store.is_asked.wait(60)
+    assert scene.is_asked.wait(60)
     return stream.read(1000)
 
 
 def load_of_another_reader(scene: Scene) -> object:
-    scene.store.fall_silent("get_into")
+    scene.fall_silent("get_into")
     other = threading.Thread(target=_ended_by_close, args=(lambda: scene.manager.open(scene.metadata).read(10),))
     other.start()
-    assert scene.store.is_asked.wait(60)
+    assert scene.is_asked.wait(60)
     try:
         return scene.manager.open(scene.metadata).read(10)
     finally:
@@ -161,64 +108,64 @@ def next_segment(scene: Scene) -> object:
     manifest.
     """
     following = scene.copied()
-    scene.store.fall_silent("get_small", 1)
+    scene.fall_silent("get", MANIFESTS, skip=1)
     stream = scene.manager.fetch_log_segment(scene.metadata, 0, next_segment=lambda: following)
     stream.read()
-    assert scene.store.is_asked.wait(60)
+    assert scene.is_asked.wait(60)
     return scene.manager.open(following).read(1)
 
 
 def manifest(scene: Scene) -> object:
-    scene.store.fall_silent("get_small")
+    scene.fall_silent("get", MANIFESTS)
     return scene.manager.fetch_manifest(scene.metadata)
 
 
 def manifest_of_a_stream(scene: Scene) -> object:
-    scene.store.fall_silent("get_small")
+    scene.fall_silent("get", MANIFESTS)
     return scene.manager.open(scene.metadata)
 
 
 def index(scene: Scene) -> object:
-    scene.store.fall_silent("get indexes")
+    scene.fall_silent("get", "*.indexes")
     return scene.manager.fetch_index(scene.metadata, IndexType.OFFSET)
 
 
 def listing(scene: Scene) -> object:
-    scene.store.fall_silent("list", 1)
+    scene.fall_silent("list", moment="during")
     return list(scene.manager.store.list())
 
 
 def object_of_the_store(scene: Scene) -> object:
-    scene.store.fall_silent("head")
+    scene.fall_silent("head")
     return scene.manager.store.head("x")
 
 
 def catalog_listing(scene: Scene) -> object:
-    scene.store.fall_silent("list", 2)
+    scene.fall_silent("list", moment="during")
     return load_catalog(scene.manager)
 
 
 def catalog_manifests(scene: Scene) -> object:
-    scene.store.fall_silent("get_small")
+    scene.fall_silent("get", MANIFESTS)
     return load_catalog(scene.manager)
 
 
 def segments_of_a_listing(scene: Scene) -> object:
-    scene.store.fall_silent("get_small")
+    scene.fall_silent("get", MANIFESTS)
     with ThreadPool(2, "segments") as pool:
         return list(load_segments(scene.manager.store, list_segments(scene.manager.store), pool))
 
 
-def copy_of(call: str, answered: int = 0) -> Use:
+def copy_of(name: OperationName, key: str = "*", moment: Moment = "before") -> Use:
     def copy(scene: Scene) -> object:
-        scene.store.fall_silent(call, answered)
+        scene.fall_silent(name, key, moment=moment)
         return scene.copied()
 
     return copy
 
 
 def deletion(scene: Scene) -> object:
-    scene.store.fall_silent("delete")
+    scene.fall_silent("delete")
     scene.manager.delete_log_segment_data(scene.metadata)
     return None
 
@@ -247,12 +194,12 @@ OTHERS: dict[str, Use] = {
 
 COPIES: dict[str, Use] = {
     "before": copy_of("head"),
-    "log": copy_of("put log"),
-    "piece": copy_of("piece", 3),
-    "answer to log": copy_of("answer to put log"),
-    "indexes": copy_of("put indexes"),
-    "manifest": copy_of("put rsm-manifest"),
-    "answer to manifest": copy_of("answer to put rsm-manifest"),
+    "log": copy_of("put", "*.log"),
+    "piece": copy_of("put", "*.log", "during"),
+    "answer to log": copy_of("put", "*.log", "after"),
+    "indexes": copy_of("put", "*.indexes"),
+    "manifest": copy_of("put", MANIFESTS),
+    "answer to manifest": copy_of("put", MANIFESTS, "after"),
 }
 
 
@@ -279,7 +226,7 @@ class Waiting:
 
     def begin(self) -> None:
         self._thread.start()
-        assert self._scene.store.is_asked.wait(60), self.error
+        assert self._scene.is_asked.wait(60), self.error
         time.sleep(0.02)  # time for other threads to begin to wait for the blocked call
 
     def end(self) -> None:
@@ -295,6 +242,6 @@ def waiting(scene: Scene, use: Use) -> Generator[Waiting]:
     try:
         yield under_way
     finally:
-        scene.store.answers.set()
+        scene.answers.set()
         under_way.end()
         scene.manager.close()

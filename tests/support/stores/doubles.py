@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -25,7 +26,7 @@ from tieredstore.backends.base import (
     find_abandoned_writes,
 )
 from tieredstore.backends.contract.bodies import open_body
-from tieredstore.errors import StoreUnavailableError, TieredStoreError
+from tieredstore.errors import PreconditionFailedError, StoreUnavailableError, TieredStoreError
 
 OperationName: TypeAlias = Literal[
     "put",
@@ -350,6 +351,34 @@ class FaultyStore(ScriptedStore):
 
     def _fail(self, _: Operation) -> None:
         raise self.error()
+
+
+class LateStore(ScriptedStore):
+    """Store whose first write to a key of this pattern raises ``error``, and takes effect when ``land`` is called."""
+
+    def __init__(self, inner: ObjectStore, key: str, error: BaseException | None = None) -> None:
+        super().__init__(inner)
+        self._pattern, self._error = key, error or _unavailable()
+        self._late: Callable[[ObjectStore], object] | None = None
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        self._delay(key, lambda store: store.put(key, body, if_absent=if_absent))
+        super().put(key, body, if_absent=if_absent)
+
+    def replace(self, key: str, body: Body, etag: str) -> str:
+        self._delay(key, lambda store: store.replace(key, body, etag))
+        return super().replace(key, body, etag)
+
+    def _delay(self, key: str, write: Callable[[ObjectStore], object]) -> None:
+        if self._late is None and fnmatchcase(key, self._pattern):
+            self._late = write
+            raise self._error
+
+    def land(self, store: ObjectStore | None = None) -> None:
+        """Execute the late write in ``inner``, or in another store. It has no effect if its condition fails."""
+        assert self._late is not None
+        with suppress(PreconditionFailedError):
+            self._late(store or self.inner)
 
 
 class LatencyStore(ScriptedStore):
