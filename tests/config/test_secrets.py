@@ -8,10 +8,11 @@ import traceback
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr, ValidationError
 
+from tests.support.examples import examples
 from tests.support.settings_texts import BASE
 from tieredstore.config import settings_from
 from tieredstore.config.clouds import AwsCredentials
@@ -72,6 +73,7 @@ def test_every_property_of_type_password_is_tested_here() -> None:
 
 
 @pytest.mark.parametrize("name", SECRETS)
+@settings(max_examples=examples(50))  # nine properties, each a hundred times, take seconds
 @given(hidden=secret)
 def test_a_secret_is_not_shown_alone(name: str, hidden: str) -> None:
     store = SECRETS[name]

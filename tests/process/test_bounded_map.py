@@ -12,16 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fresh_python import run_fresh
+from tests.support.simulated_time import SimulatedClock
 from tieredstore.process.bounded_map import BoundedMap
-
-
-class Clock:
-    """A clock whose seconds pass only when a test sets them."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass
@@ -84,7 +76,7 @@ STEPS = st.lists(
 def test_it_holds_what_the_rules_say(
     limit: int, retention_ms: int, cost: tuple[int, int], steps: list[tuple[str, str, bytes]]
 ) -> None:
-    clock = Clock()
+    clock = SimulatedClock()
     tested = BoundedMap[str, bytes](
         limit, weigh=len, entry_cost=cost[0], free_entries=cost[1], retention_ms=retention_ms, clock=clock
     )
@@ -135,7 +127,7 @@ def test_an_entry_heavier_than_the_limit_pushes_only_its_own_forerunner_out() ->
 
 
 def test_each_use_puts_the_end_off() -> None:
-    clock = Clock()
+    clock = SimulatedClock()
     tested = BoundedMap[str, str](9, retention_ms=1000, clock=clock)
     tested.put("a", "A")
     for _ in range(5):
@@ -150,7 +142,7 @@ def test_expired_values_are_let_go_of_by_the_next_call() -> None:
     class Value:
         pass
 
-    clock = Clock()
+    clock = SimulatedClock()
     tested = BoundedMap[str, Value](9, retention_ms=10, clock=clock)
     value = Value()
     tested.put("a", value)
@@ -163,7 +155,7 @@ def test_expired_values_are_let_go_of_by_the_next_call() -> None:
 
 
 def test_it_counts_what_happened() -> None:
-    clock = Clock()
+    clock = SimulatedClock()
     tested = BoundedMap[str, bytes](4, weigh=len, retention_ms=1000, clock=clock)
     tested.put("a", b"123")
     tested.put("b", b"12")  # evicts a

@@ -9,42 +9,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.simulated_time import SimulatedClock
 from tieredstore.errors import StoreUnavailableError
 from tieredstore.process.deadline import Deadline, Stall
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 def test_the_sooner_deadline_is_kept_and_a_stall_beside_it() -> None:
-    clock = Clock()
-    early, late = Deadline(1, clock.monotonic), Deadline(2, clock.monotonic)
+    clock = SimulatedClock()
+    early, late = Deadline(1, clock), Deadline(2, clock)
     assert early.sooner(late) is late.sooner(early) is early.sooner(None) is early
-    stall = Stall(5, clock.monotonic)
+    stall = Stall(5, clock)
     with stall.under_way() as standing:
-        for both in (standing.sooner(Deadline(9, clock.monotonic)), Deadline(9, clock.monotonic).sooner(standing)):
+        for both in (standing.sooner(Deadline(9, clock)), Deadline(9, clock).sooner(standing)):
             assert (both.at_s, both.part, both.remaining_s()) == (9, standing.part, 5)
 
 
 def test_what_is_over_is_said() -> None:
-    clock = Clock()
-    stall = Stall(5, clock.monotonic)
+    clock = SimulatedClock()
+    stall = Stall(5, clock)
     with stall.under_way() as standing:
         clock.now = 5
         with pytest.raises(StoreUnavailableError, match="the upload made no progress for 5 s"):
             standing.check("the upload")
         with pytest.raises(StoreUnavailableError, match="the upload did not end within its deadline"):
-            Deadline(4, clock.monotonic).sooner(standing).check("the upload")
+            Deadline(4, clock).sooner(standing).check("the upload")
 
 
 def test_time_between_the_parts_does_not_count() -> None:
-    clock = Clock()
-    stall = Stall(10, clock.monotonic)
+    clock = SimulatedClock()
+    stall = Stall(10, clock)
     for _ in range(3):
         clock.now += 1000
         with stall.under_way() as deadline:
@@ -60,8 +53,8 @@ def test_time_between_the_parts_does_not_count() -> None:
 
 
 def test_progress_of_one_part_is_progress_of_all() -> None:
-    clock = Clock()
-    stall = Stall(10, clock.monotonic)
+    clock = SimulatedClock()
+    stall = Stall(10, clock)
     with stall.under_way() as first, stall.under_way() as second:
         for _ in range(20):
             clock.now += 9
@@ -71,8 +64,8 @@ def test_progress_of_one_part_is_progress_of_all() -> None:
 
 
 def test_what_is_sent_again_is_no_progress() -> None:
-    clock = Clock()
-    stall = Stall(10, clock.monotonic)
+    clock = SimulatedClock()
+    stall = Stall(10, clock)
     with stall.under_way() as deadline:
         assert deadline.part is not None
         for position, left_s in ((100, 10), (0, 4), (100, -2), (101, 10)):
@@ -90,8 +83,8 @@ steps = st.lists(st.tuples(st.sampled_from(["begin", "end", "progress"]), st.int
 
 @given(steps)
 def test_it_stands_still_as_long_as_parts_run_without_progress(history: list[tuple[str, int]]) -> None:
-    clock = Clock()
-    stall = Stall(1000, clock.monotonic)
+    clock = SimulatedClock()
+    stall = Stall(1000, clock)
     running = []
     stood_s = 0
     for step, passed_s in history:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.simulated_time import SimulatedClock
 from tieredstore.errors import (
     AccessDeniedError,
     BrokerUnavailableError,
@@ -27,20 +28,7 @@ def retries(kind: str) -> float:
     return REGISTRY.get_sample_value("tieredstore_store_retries_total", {"kind": kind}) or 0.0
 
 
-@dataclass
-class Clock:
-    now: float = 1000.0
-    slept: list[float] = field(default_factory=list[float])
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
-
-
-def failing(clock: Clock, times: int, takes_s: float = 0.0) -> tuple[Callable[[Attempt], int], list[int]]:
+def failing(clock: SimulatedClock, times: int, takes_s: float = 0.0) -> tuple[Callable[[Attempt], int], list[int]]:
     """Return an operation that fails ``times`` times, and the numbers of its attempts."""
     numbers: list[int] = []
 
@@ -54,13 +42,13 @@ def failing(clock: Clock, times: int, takes_s: float = 0.0) -> tuple[Callable[[A
     return operation, numbers
 
 
-def policy(clock: Clock, random: float = 1.0, **others: float) -> RetryPolicy:
+def policy(clock: SimulatedClock, random: float = 1.0, **others: float) -> RetryPolicy:
     return RetryPolicy(
         attempts=int(others.get("attempts", 5)),
         base_delay_s=others.get("base_delay_s", 1.0),
         max_delay_s=others.get("max_delay_s", 10.0),
         timeout_s=others.get("timeout_s", 1000.0),
-        monotonic=clock.monotonic,
+        monotonic=clock,
         sleep=clock.sleep,
         random=lambda: random,
     )
@@ -68,14 +56,14 @@ def policy(clock: Clock, random: float = 1.0, **others: float) -> RetryPolicy:
 
 @given(st.integers(0, 4))
 def test_the_first_success_is_the_result(failures: int) -> None:
-    clock = Clock()
+    clock = SimulatedClock()
     operation, numbers = failing(clock, failures)
     assert policy(clock).call("it", operation) == 42
     assert numbers == list(range(1, failures + 2))
 
 
 def test_the_last_failure_names_the_operation_and_the_tries() -> None:
-    clock = Clock()
+    clock = SimulatedClock()
     operation, numbers = failing(clock, 9)
     with pytest.raises(StoreUnavailableError, match=r"reading it failed \(5 of 5 tries\): not now"):
         policy(clock).call("reading it", operation)
@@ -83,7 +71,7 @@ def test_the_last_failure_names_the_operation_and_the_tries() -> None:
 
 
 def test_waits_double_up_to_the_ceiling() -> None:
-    clock = Clock()
+    clock = SimulatedClock()
     with pytest.raises(StoreUnavailableError):
         policy(clock, attempts=7).call("it", failing(clock, 9)[0])
     assert clock.slept == [1, 2, 4, 8, 10, 10]
@@ -91,11 +79,11 @@ def test_waits_double_up_to_the_ceiling() -> None:
 
 @given(st.floats(0, 1), st.integers(1, 10_000))
 def test_a_wait_lies_between_nothing_and_the_ceiling(random: float, number: int) -> None:
-    assert 0 <= policy(Clock(), random).delay_s(number) <= 10
+    assert 0 <= policy(SimulatedClock(), random).delay_s(number) <= 10
 
 
 def test_another_error_is_not_tried_again() -> None:
-    clock = Clock()
+    clock = SimulatedClock()
     tries: list[int] = []
 
     def denied(attempt: Attempt) -> None:
@@ -109,7 +97,7 @@ def test_another_error_is_not_tried_again() -> None:
 
 
 def test_any_error_that_is_retryable_is_tried_again_and_only_a_store_s_counts_as_a_store_s() -> None:
-    clock = Clock()
+    clock = SimulatedClock()
     errors: list[TieredStoreError] = [BrokerUnavailableError("no leader"), StoreThrottledError("slower")]
 
     def operation(attempt: Attempt) -> int:
@@ -125,26 +113,26 @@ def test_any_error_that_is_retryable_is_tried_again_and_only_a_store_s_counts_as
 
 
 def test_no_try_begins_after_the_deadline() -> None:
-    clock = Clock()
+    clock = SimulatedClock()
     operation, numbers = failing(clock, 99, takes_s=30)
     with pytest.raises(StoreUnavailableError, match="3 of 100"):
         policy(clock, attempts=100, timeout_s=70).call("it", operation)
     assert len(numbers) == 3
-    assert clock.now <= 1000 + 70 + 30
+    assert clock.now <= 70 + 30
 
 
 def test_the_sooner_of_two_deadlines_counts() -> None:
-    clock = Clock()
+    clock = SimulatedClock()
     seen: list[float] = []
-    outer = Deadline.after(5, clock.monotonic)
+    outer = Deadline.after(5, clock)
     policy(clock, timeout_s=50).call("it", lambda attempt: seen.append(attempt.deadline.remaining_s()), deadline=outer)
     policy(clock, timeout_s=3).call("it", lambda attempt: seen.append(attempt.deadline.remaining_s()), deadline=outer)
     assert seen == [5, 3]
 
 
 def test_a_deadline_that_has_passed_says_what_it_was_for() -> None:
-    clock = Clock()
-    deadline = Deadline.after(1, clock.monotonic)
+    clock = SimulatedClock()
+    deadline = Deadline.after(1, clock)
     deadline.check("reading")
     clock.now += 1
     with pytest.raises(StoreUnavailableError, match="reading did not end within its deadline"):
@@ -154,7 +142,7 @@ def test_a_deadline_that_has_passed_says_what_it_was_for() -> None:
 @pytest.mark.parametrize("wrong", [{"attempts": 0.0}, {"timeout_s": 0.0}, {"base_delay_s": -1.0}, {"max_delay_s": 0.5}])
 def test_a_policy_that_cannot_be_kept_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
-        policy(Clock(), **wrong)
+        policy(SimulatedClock(), **wrong)
 
 
 def test_a_policy_is_picklable() -> None:
@@ -163,7 +151,7 @@ def test_a_policy_is_picklable() -> None:
 
 
 def test_each_try_has_a_deadline_of_its_own_and_none_outlives_the_call() -> None:
-    clock = Clock()
+    clock = SimulatedClock()
     limited = replace(policy(clock, timeout_s=12.0, attempts=3), attempt_timeout_s=4.0)
     ends: list[float] = []
 
@@ -174,9 +162,9 @@ def test_each_try_has_a_deadline_of_its_own_and_none_outlives_the_call() -> None
 
     with pytest.raises(StoreUnavailableError):
         limited.call("it", operation)
-    # Attempts take 3.5 s, with waits of 1 s and 2 s between them, so the third begins at 1010. Its own limit, 1014, is
-    # after the call's deadline, 1012.
-    assert ends == [1004.0, 1008.5, 1012.0]
+    # Attempts take 3.5 s, with waits of 1 s and 2 s between them, so the third begins at 10. Its own limit, 14, is
+    # after the call's deadline, 12.
+    assert ends == [4.0, 8.5, 12.0]
 
 
 @pytest.mark.parametrize(("milliseconds", "expected"), [(None, None), (1, 0.001), (1500, 1.5)])

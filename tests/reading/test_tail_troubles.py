@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
+from tests.support.simulated_time import SimulatedClock
 from tieredstore import live
 from tieredstore.catalog.watermark import MoveBack, Watermark, watermark_key
 from tieredstore.errors import BrokerUnavailableError, CorruptDataError, DataLossError, StoreUnavailableError
@@ -103,16 +104,6 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> type[Broker]:
     return Broker
 
 
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def offsets_of(records: TailRecords) -> list[int]:
     columns: Any = records.records
     offsets: list[int] = columns.to_pydict()["offset"]
@@ -127,7 +118,7 @@ def all_of(tail: LogTail, polls: int = 20) -> list[TailRecords]:
     return [records for _ in range(polls) if (records := tail.poll(0)) is not None]
 
 
-def poll_for(tail: LogTail, clock: Clock, seconds: int = 20) -> None:
+def poll_for(tail: LogTail, clock: SimulatedClock, seconds: int = 20) -> None:
     for _ in range(seconds):
         tail.poll(0)
         clock.now += 1
@@ -204,7 +195,7 @@ def test_a_topic_created_again_while_the_bucket_is_read_is_not_followed(bucket: 
     bucket.write(10)
     broker.topics_by_name = {"orders": FIRST_ID, "bills": FIRST_ID}
     broker.extents = {ORDERS: (0, 20), BILLS: (0, 0)}
-    clock = Clock()
+    clock = SimulatedClock()
     query = LogQuery(Subscribe(("orders", "bills")), client={"bootstrap.servers": "localhost:1"})
     with LogTail(bucket.manager, query, {ORDERS: 0, BILLS: 0}, settings=SETTINGS, clock=clock) as tail:
         assert tail.poll(0) is not None
@@ -223,7 +214,7 @@ def test_records_of_a_topic_that_was_created_again_are_not_given_as_the_old_ones
     bucket: Bucket, broker: type[Broker]
 ) -> None:
     broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 3)}
-    clock = Clock()
+    clock = SimulatedClock()
     query = LogQuery(Subscribe(("orders",)), client={"bootstrap.servers": "localhost:1"})
     records: Any = pa.RecordBatch.from_pydict({"offset": [0, 1, 2]})
     with LogTail(bucket.manager, query, {ORDERS: 0}, settings=SETTINGS, clock=clock) as tail:
@@ -253,7 +244,7 @@ def test_a_tail_that_may_look_at_any_time_does_not_list_without_pause(
     def sleep(seconds: float) -> None:
         clock.now += seconds
 
-    clock = Clock()
+    clock = SimulatedClock()
     monkeypatch.setattr(LogSnapshots, "current", counted)
     monkeypatch.setattr(tail_module, "time", SimpleNamespace(sleep=sleep))
     with LogTail(bucket.manager, ALONE, {ORDERS: 0}, settings=SETTINGS, look_s=0, clock=clock) as tail:
@@ -285,7 +276,7 @@ def test_an_election_that_cut_the_log_below_a_tail_is_told(bucket: Bucket, broke
     bucket.write(60, epochs=WRITTEN)
     broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 60)}
     broker.leader_epoch, broker.epoch_end = 5, EpochEnd(5, 60)
-    clock = Clock()
+    clock = SimulatedClock()
     with LogTail(bucket.manager, LIVE, {ORDERS: 0}, settings=SETTINGS, clock=clock) as tail:
         assert sum(records.records.num_rows for records in all_of(tail)) == 60
         assert tail.places == {ORDERS: Position(60, 5)}
@@ -304,7 +295,7 @@ def test_an_election_while_a_tail_comes_to_the_seam_is_told(bucket: Bucket, brok
     bucket.write(60, epochs=WRITTEN)
     broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 60)}
     broker.leader_epoch, broker.epoch_end = 5, EpochEnd(5, 60)
-    clock = Clock()
+    clock = SimulatedClock()
     with LogTail(bucket.manager, LIVE, {ORDERS: 0}, settings=SETTINGS, clock=clock) as tail:
         given = tail.poll(0)
         assert given is not None
@@ -324,7 +315,7 @@ def test_a_place_that_only_the_client_doubts_is_followed_unchecked(bucket: Bucke
     bucket.write(60, epochs=WRITTEN)
     broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 62)}
     broker.leader_epoch = 5
-    clock = Clock()
+    clock = SimulatedClock()
     records: Any = pa.RecordBatch.from_pydict({"offset": [60, 61]})
     with LogTail(bucket.manager, LIVE, {ORDERS: 60}, settings=SETTINGS, clock=clock) as tail:
         broker.events += [LiveEvent(ORDERS, None, 60), LiveEvent(ORDERS, records, 62, 5)]
@@ -337,7 +328,7 @@ def test_an_offset_that_the_broker_refuses_for_long_is_an_error(bucket: Bucket, 
     """For example, a broker with tiered storage that cannot find its remote segment."""
     broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 20)}
     broker.events = [LiveEvent(ORDERS, None, 10)] * 1000
-    clock = Clock()
+    clock = SimulatedClock()
     with LogTail(bucket.manager, LIVE, {ORDERS: 10}, settings=SETTINGS, clock=clock) as tail:
         for _ in range(2):
             poll_for(tail, clock, 50)
@@ -351,7 +342,7 @@ def test_an_offset_that_the_broker_refuses_for_long_is_an_error(bucket: Bucket, 
 
 def test_an_offset_that_is_refused_once_after_an_outage_is_no_error(bucket: Bucket, broker: type[Broker]) -> None:
     broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 20)}
-    clock = Clock()
+    clock = SimulatedClock()
     with LogTail(bucket.manager, LIVE, {ORDERS: 10}, settings=SETTINGS, clock=clock) as tail:
         for outage in (100, 0):
             broker.events = [LiveEvent(ORDERS, None, 10)]
@@ -418,7 +409,7 @@ def test_a_bucket_that_has_the_later_epoch_by_now_tells_it_without_a_broker(buck
 def test_a_watermark_that_was_moved_back_tells_it_before_that(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
     """The tail returns the later leader's records as soon as the bucket has that leader's first segment."""
     bucket.write(60, epochs=WRITTEN)
-    clock, where = Clock(), TopicIdPartition(FIRST_ID, *ORDERS)
+    clock, where = SimulatedClock(), TopicIdPartition(FIRST_ID, *ORDERS)
     with LogTail(bucket.manager, ALONE, {ORDERS: 0}, settings=SETTINGS, clock=clock) as tail:
         assert [offset for records in all_of(tail) for offset in offsets_of(records)] == list(range(60))
         mark = Watermark(where, 25, 6, moved_back=(MoveBack(60, 25, 6, 0),))

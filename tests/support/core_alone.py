@@ -82,8 +82,8 @@ def make_interpreter(tree: Path) -> Path:
 def tied_tests() -> set[str]:
     """Return the core's test files that import a wing, directly or through tests/support. They do not run."""
     around = tuple(f"{folder}/" for folder in AROUND)
-    core = (path for path in imports_of_tests() if not str(path).startswith(around))
-    return {str(path) for path in core if path.name.startswith("test_") and asks_a_wing(path)}
+    core = (path for path in tied_modules() if not str(path).startswith(around))
+    return {str(path) for path in core if path.name.startswith("test_")}
 
 
 def is_of_a_wing(path: Path) -> bool:
@@ -92,18 +92,17 @@ def is_of_a_wing(path: Path) -> bool:
     return path.parts[0] in {"tests", "tieredstore"} and not WINGS.isdisjoint(path.parts[1:depth])
 
 
-def asks_a_wing(path: Path) -> bool:
-    """Return True if the test module at ``path`` imports a wing, directly or through other test modules."""
+@functools.cache
+def tied_modules() -> set[Path]:
+    """Return the test modules that import a wing, directly or through other test modules."""
     imports = imports_of_tests()
-    modules, waiting = {path}, [path]
-    while waiting:
-        for imported in imports[waiting.pop()]:
-            if is_of_a_wing(imported) or imported.parts[0].startswith("pyspark"):
-                return True
-            if imported in imports and imported not in modules:
-                modules.add(imported)
-                waiting.append(imported)
-    return False
+    tied = {
+        path for path, names in imports.items()
+        if any(is_of_a_wing(name) or name.parts[0].startswith("pyspark") for name in names)
+    }  # fmt: skip
+    while more := {path for path, names in imports.items() if not tied.isdisjoint(names)} - tied:
+        tied |= more
+    return tied
 
 
 @functools.cache
@@ -143,7 +142,7 @@ def _left_out(folder: str, names: list[str]) -> set[str]:
 def _is_left_out(path: Path) -> bool:
     if is_of_a_wing(path) or str(path) in AROUND:
         return True
-    return path in imports_of_tests() and asks_a_wing(path)
+    return path in tied_modules()
 
 
 def _link(source: str, target: str) -> str:

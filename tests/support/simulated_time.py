@@ -14,12 +14,17 @@ T = TypeVar("T")
 
 
 class SimulatedClock:
-    """Simulated time in seconds, as the running code sees it."""
+    """Simulated time in seconds, as the running code sees it. It passes in ``sleep``, or when a test sets ``now``."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
 
     def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
         self.now += seconds
 
 

@@ -30,12 +30,12 @@ def test_a_unit_is_28_bytes_longer_and_opens(plaintext: bytes) -> None:
     assert cipher.open(unit) == plaintext
 
 
-@pytest.mark.parametrize("bit", range(8 * len(UNIT)))
-def test_any_flipped_bit_of_a_unit_is_corrupt(bit: int) -> None:
-    damaged = bytearray(UNIT)
-    damaged[bit // 8] ^= 1 << bit % 8
-    with pytest.raises(CorruptDataError, match="tag does not match"):
-        SegmentCipher(KEY).open(bytes(damaged))
+def test_any_flipped_bit_of_a_unit_is_corrupt() -> None:
+    for bit in range(8 * len(UNIT)):
+        damaged = bytearray(UNIT)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptDataError, match="tag does not match"):
+            SegmentCipher(KEY).open(bytes(damaged))
 
 
 @pytest.mark.parametrize("other", [DataKey(KEY.key, bytes(32)), DataKey(bytes(32), KEY.aad)])
@@ -44,10 +44,10 @@ def test_another_key_or_aad_is_corrupt(other: DataKey) -> None:
         SegmentCipher(other).open(UNIT)
 
 
-@pytest.mark.parametrize("size", range(28))
-def test_a_unit_shorter_than_its_overhead_is_corrupt(size: int) -> None:
-    with pytest.raises(CorruptDataError):
-        SegmentCipher(KEY).open(UNIT[:size])
+def test_a_unit_shorter_than_its_overhead_is_corrupt() -> None:
+    for size in range(28):
+        with pytest.raises(CorruptDataError):
+            SegmentCipher(KEY).open(UNIT[:size])
 
 
 @pytest.mark.parametrize("size", [0, 1, 15, 17, 31, 33, 64])

@@ -207,7 +207,7 @@ def test_a_partition_whose_leader_answers_does_not_wait_for_that_of_a_dead_one(d
     BrokerDisk(disk.log_dir, TopicIdPartition(PARTITION.topic_id, PARTITION.topic, 1), segments=2)
     alive, dead = (PARTITION.topic, 0), (PARTITION.topic, 1)
     settling, clock = HalfDead(dead), SimulatedClock()
-    with uploader_of(disk.log_dir, MemoryObjectStore(), settling, lambda: clock.now) as uploader:
+    with uploader_of(disk.log_dir, MemoryObjectStore(), settling, clock) as uploader:
 
         def ask(*, is_silent: bool) -> None:
             clock.sleep(6)  # an answer is new for five seconds

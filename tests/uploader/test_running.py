@@ -107,7 +107,7 @@ def test_a_hole_makes_it_unready(disk: BrokerDisk) -> None:
 def test_a_thread_that_a_store_does_not_let_go_ends_the_service(disk: BrokerDisk) -> None:
     clock = SimulatedClock()
     with (
-        uploader_of(disk.log_dir, MemoryObjectStore(), None, lambda: clock.now, drain_ms="0") as uploader,
+        uploader_of(disk.log_dir, MemoryObjectStore(), None, clock, drain_ms="0") as uploader,
         uploader.tries.under_way("a try of the test", 0.0),
     ):
         clock.sleep(GRACE_S + 1)
@@ -162,9 +162,7 @@ def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(disk: Broker
         assert speaks.wait(120)
 
     store.on(OPERATIONS[verb], f"{prefix}*", fall_silent)
-    with uploader_of(
-        disk.log_dir, store, None, lambda: clock.now, drain_ms="0", upload_timeout_ms="60000", **own
-    ) as uploader:
+    with uploader_of(disk.log_dir, store, None, clock, drain_ms="0", upload_timeout_ms="60000", **own) as uploader:
         try:
             with (
                 pytest.raises(StoreUnavailableError, match=f"{verb} of .* has not returned") as raised,
@@ -187,7 +185,7 @@ def abandoned_run(disk: BrokerDisk) -> Generator[tuple[Uploader, threading.Event
         speaks.wait(120)
 
     store = ScriptedStore(MemoryObjectStore()).on("list", do=fall_silent)
-    with uploader_of(disk.log_dir, store, None, lambda: clock.now, upload_timeout_ms="1000") as uploader:
+    with uploader_of(disk.log_dir, store, None, clock, upload_timeout_ms="1000") as uploader:
         try:
             with pytest.raises(StoreUnavailableError, match="has not returned"):
                 uploader.run_once()

@@ -7,15 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.simulated_time import SimulatedClock
 from tieredstore.backends.cloud.watched_file import MAX_FILE_BYTES, WatchedFile
 from tieredstore.errors import ConfigError
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def parse(raw: bytes) -> str:
@@ -32,12 +26,12 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> SimulatedClock:
+    return SimulatedClock()
 
 
 @pytest.fixture
-def watched(path: Path, clock: Clock) -> WatchedFile[str]:
+def watched(path: Path, clock: SimulatedClock) -> WatchedFile[str]:
     return WatchedFile(path, parse, interval_s=10, monotonic=clock)
 
 
@@ -48,7 +42,7 @@ def replace(path: Path, text: str) -> None:
     new.replace(path)
 
 
-def test_a_change_is_seen_after_the_interval(path: Path, clock: Clock, watched: WatchedFile[str]) -> None:
+def test_a_change_is_seen_after_the_interval(path: Path, clock: SimulatedClock, watched: WatchedFile[str]) -> None:
     assert (watched.get(), watched.version) == ("one", 1)
     replace(path, "two")
     clock.now = 9.9
@@ -58,7 +52,7 @@ def test_a_change_is_seen_after_the_interval(path: Path, clock: Clock, watched: 
 
 
 def test_a_file_of_the_same_size_and_time_but_another_inode_is_a_change(
-    path: Path, clock: Clock, watched: WatchedFile[str]
+    path: Path, clock: SimulatedClock, watched: WatchedFile[str]
 ) -> None:
     stamp = path.stat()
     assert watched.get() == "one"
@@ -68,7 +62,7 @@ def test_a_file_of_the_same_size_and_time_but_another_inode_is_a_change(
     assert watched.get() == "two"
 
 
-def test_an_unchanged_file_is_not_parsed_again(path: Path, clock: Clock) -> None:
+def test_an_unchanged_file_is_not_parsed_again(path: Path, clock: SimulatedClock) -> None:
     parsed: list[bytes] = []
     watched = WatchedFile(path, parsed.append, interval_s=1, monotonic=clock)
     for clock.now in range(5):
@@ -78,7 +72,7 @@ def test_an_unchanged_file_is_not_parsed_again(path: Path, clock: Clock) -> None
 
 @pytest.mark.parametrize("damage", ["absent", "bad", "folder", "huge"])
 def test_credentials_that_were_taken_away_do_not_live_on(
-    path: Path, clock: Clock, watched: WatchedFile[str], damage: str
+    path: Path, clock: SimulatedClock, watched: WatchedFile[str], damage: str
 ) -> None:
     assert watched.get() == "one"
     if damage == "bad":
@@ -95,7 +89,7 @@ def test_credentials_that_were_taken_away_do_not_live_on(
         assert "secret" not in str(caught.value)
 
 
-def test_a_file_that_comes_back_is_read(path: Path, clock: Clock, watched: WatchedFile[str]) -> None:
+def test_a_file_that_comes_back_is_read(path: Path, clock: SimulatedClock, watched: WatchedFile[str]) -> None:
     watched.get()
     path.unlink()
     clock.now = 10

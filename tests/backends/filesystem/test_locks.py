@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> FilesystemObjectStore:
 @pytest.fixture
 def _simulated_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimulatedClock()
-    monkeypatch.setattr(folders, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=clock.sleep))
+    monkeypatch.setattr(folders, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 
 from tests.support.records.small_segments import memory_settings
+from tests.support.simulated_time import SimulatedClock
 from tests.support.stores.doubles import ScriptedStore
 from tieredstore import metrics
 from tieredstore.backends.base import Body, ObjectInfo, ObjectStore
@@ -34,17 +35,9 @@ class TestMeteredStore(ObjectStoreTests):
         return MeteredStore(FilesystemObjectStore(tmp_path), "conformance")
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    stepped_clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedClock:
+    stepped_clock = SimulatedClock()
     monkeypatch.setattr(counting, "perf_counter", stepped_clock)
     monkeypatch.setattr(stack, "perf_counter", stepped_clock)
     return stepped_clock
@@ -53,7 +46,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class SlowStore(MemoryObjectStore):
     """A store that takes two seconds for a put and for each listed object, and records bodies and keys."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: SimulatedClock) -> None:
         super().__init__()
         self.clock = clock
         self.bodies: list[Body] = []
@@ -84,7 +77,7 @@ def moved(name: str, store: str, how: str) -> float:
     return metrics.REGISTRY.get_sample_value(name, {"store": store, "how": how}) or 0.0
 
 
-def test_the_time_of_a_put_is_without_the_time_that_its_body_takes_to_come(clock: Clock) -> None:
+def test_the_time_of_a_put_is_without_the_time_that_its_body_takes_to_come(clock: SimulatedClock) -> None:
     def body() -> Iterator[bytes]:
         for _ in range(3):
             clock.now += 100.0
@@ -97,7 +90,7 @@ def test_the_time_of_a_put_is_without_the_time_that_its_body_takes_to_come(clock
     assert moved("tieredstore_store_bytes_total", "slow-body", "up") == 12
 
 
-def test_so_it_is_where_the_body_fails(clock: Clock) -> None:
+def test_so_it_is_where_the_body_fails(clock: SimulatedClock) -> None:
     def body() -> Iterator[bytes]:
         yield b"1234"
         clock.now += 100.0
@@ -109,7 +102,7 @@ def test_so_it_is_where_the_body_fails(clock: Clock) -> None:
     assert moved("tieredstore_store_bytes_total", "failing-body", "up") == 0
 
 
-def test_the_time_of_a_listing_is_without_what_its_taker_does_between(clock: Clock) -> None:
+def test_the_time_of_a_listing_is_without_what_its_taker_does_between(clock: SimulatedClock) -> None:
     store = MeteredStore(SlowStore(clock), "slow-taker")
     for key in "abc":
         store.inner.put(key, b"")
@@ -118,7 +111,7 @@ def test_the_time_of_a_listing_is_without_what_its_taker_does_between(clock: Clo
     assert seconds("slow-taker", "list") == 3 * STORE_SECONDS
 
 
-def test_a_listing_given_up_is_timed_until_then_and_no_error(clock: Clock) -> None:
+def test_a_listing_given_up_is_timed_until_then_and_no_error(clock: SimulatedClock) -> None:
     store = MeteredStore(SlowStore(clock), "given-up")
     for key in "abc":
         store.inner.put(key, b"")
@@ -132,7 +125,7 @@ def test_a_listing_given_up_is_timed_until_then_and_no_error(clock: Clock) -> No
 
 
 @pytest.mark.parametrize("body", [b"12345", bytearray(b"12345"), memoryview(b"12345")], ids=["bytes", "array", "view"])
-def test_a_buffer_reaches_the_store_as_it_is(clock: Clock, body: bytes | bytearray | memoryview) -> None:
+def test_a_buffer_reaches_the_store_as_it_is(clock: SimulatedClock, body: bytes | bytearray | memoryview) -> None:
     slow = SlowStore(clock)
     before = moved("tieredstore_store_bytes_total", "buffers", "up")
     MeteredStore(slow, "buffers").put("a", body)
@@ -140,7 +133,7 @@ def test_a_buffer_reaches_the_store_as_it_is(clock: Clock, body: bytes | bytearr
     assert moved("tieredstore_store_bytes_total", "buffers", "up") - before == 5
 
 
-def test_keys_to_delete_flow_through_and_are_counted(clock: Clock) -> None:
+def test_keys_to_delete_flow_through_and_are_counted(clock: SimulatedClock) -> None:
     store = MeteredStore(slow := SlowStore(clock), "flowing-keys")
     endless = iter(str(number) for number in range(1000))
     store.delete(endless)

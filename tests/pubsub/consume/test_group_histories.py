@@ -154,7 +154,7 @@ class History:
             store = FaultyStore(self.inner)
             topics = topics_on(store, message_bytes="1024")
             clock = self.clock
-            consumer = BatchConsumer(topics, "orders", group="g", monotonic=lambda: clock.now, sleep=clock.sleep)
+            consumer = BatchConsumer(topics, "orders", group="g", monotonic=clock, sleep=clock.sleep)
             member = Member(consumer, store)
             member.group.member = f"{self.source.getrandbits(128):032x}"
             self.members.append(member)

@@ -282,7 +282,7 @@ def test_a_store_group_fences_what_was_taken_and_commits_the_others() -> None:
     clock = SimulatedClock()
 
     def join() -> StoreGroup:
-        return StoreGroup(topics_on(store).folder, "g", "orders", lambda: 3, monotonic=lambda: clock.now)
+        return StoreGroup(topics_on(store).folder, "g", "orders", lambda: 3, monotonic=clock)
 
     first, second = join(), join()
     first.tick()
@@ -432,12 +432,12 @@ def test_a_deposed_consumer_reads_no_more_of_what_it_lost_and_commits_the_rest()
 @pytest.mark.slow
 def test_partitions_that_are_added_are_written_and_read_by_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimulatedClock()
-    by_clock = partial(queue_kinds.TopicPartitions, monotonic=lambda: clock.now)
+    by_clock = partial(queue_kinds.TopicPartitions, monotonic=clock)
     monkeypatch.setattr(store_queue, "TopicPartitions", by_clock)
     topics = orders_on(None, 1, batch_messages="1")
     with (
         BatchProducer(topics, "orders") as producer,
-        BatchConsumer(topics, "orders", group="g", monotonic=lambda: clock.now, sleep=clock.sleep) as consumer,
+        BatchConsumer(topics, "orders", group="g", monotonic=clock, sleep=clock.sleep) as consumer,
     ):
         producer.send(b"first").result(LONG_S)
         assert values_of(consumer, at_least=1) == [b"first"]
@@ -457,6 +457,6 @@ def test_a_store_that_does_not_tell_of_partitions_changes_none() -> None:
     topics = topics_on()
     site = queue_kinds.QueueSite(topics.folder, "orders", 2, "orders", topics.batches, away)
     clock = SimulatedClock()
-    partitions = queue_kinds.TopicPartitions(site, monotonic=lambda: clock.now)
+    partitions = queue_kinds.TopicPartitions(site, monotonic=clock)
     clock.sleep(1000)
     assert partitions() == 2

@@ -38,7 +38,7 @@ class Members:
 
     def join(self, store: ObjectStore | None = None) -> StoreGroup:
         folder = topics_on(store or self.store).folder
-        return StoreGroup(folder, "readers", "orders", lambda: PARTITIONS, monotonic=lambda: self.clock.now)
+        return StoreGroup(folder, "readers", "orders", lambda: PARTITIONS, monotonic=self.clock)
 
     def pass_time(self, seconds: float, *living: StoreGroup) -> None:
         """Let time pass. Every five seconds, the ``living`` members tick and send a heartbeat."""

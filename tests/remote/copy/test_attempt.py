@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.records.small_segments import new_metadata, write_segment
+from tests.support.simulated_time import SimulatedClock
 from tests.support.stores.doubles import CountingStore, ScriptedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
@@ -22,14 +23,6 @@ from tieredstore.remote.layout import KeyLayout
 
 LOG = bytes(range(256)) * 5
 MAX_AGE_S = 100.0
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1e6
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def acting(inner: ObjectStore, suffix: Suffix, act: Callable[[ObjectStore, str], None]) -> ObjectStore:
@@ -63,10 +56,10 @@ def keys(store: ObjectStore) -> list[str]:
 def test_an_attempt_that_took_too_long_leaves_nothing(
     files: LogSegmentData, pool: ThreadPoolExecutor, slow: Suffix
 ) -> None:
-    inner, clock = MemoryObjectStore(), Clock()
+    inner, clock = MemoryObjectStore(), SimulatedClock()
 
     def wait(_store: ObjectStore, _key: str) -> None:
-        clock.now_s += MAX_AGE_S + 1
+        clock.now += MAX_AGE_S + 1
 
     counted = CountingStore(inner)
     with pytest.raises(StoreUnavailableError, match=r"longer than 100 s \(upload.max.age.ms\)"):
@@ -78,10 +71,10 @@ def test_an_attempt_that_took_too_long_leaves_nothing(
 
 
 def test_an_attempt_at_the_very_limit_commits(files: LogSegmentData, pool: ThreadPoolExecutor) -> None:
-    inner, clock = MemoryObjectStore(), Clock()
+    inner, clock = MemoryObjectStore(), SimulatedClock()
 
     def wait(_store: ObjectStore, _key: str) -> None:
-        clock.now_s += MAX_AGE_S
+        clock.now += MAX_AGE_S
 
     copy(acting(inner, Suffix.LOG, wait), files, pool, clock)
     assert len(keys(inner)) == 3
@@ -98,7 +91,7 @@ def test_no_manifest_is_written_over_what_was_deleted(
 
     counted = CountingStore(inner)
     with pytest.raises(StoreUnavailableError, match=rf"{gone.value} was deleted before its manifest was written"):
-        copy(acting(counted, Suffix.INDEXES, delete), files, pool, Clock())
+        copy(acting(counted, Suffix.INDEXES, delete), files, pool, SimulatedClock())
     assert keys(inner) == []
     assert not any(key.endswith("manifest") for key in counted.keys_of("put"))
 
@@ -109,7 +102,7 @@ def test_no_manifest_is_written_over_an_object_of_another_size(
 ) -> None:
     inner = MemoryObjectStore()
     with pytest.raises(StoreError, match="does not have the expected 1280 bytes"):
-        copy(acting(inner, Suffix.LOG, lambda store, key: store.put(key, change)), files, pool, Clock())
+        copy(acting(inner, Suffix.LOG, lambda store, key: store.put(key, change)), files, pool, SimulatedClock())
     assert keys(inner) == []
 
 

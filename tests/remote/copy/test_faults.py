@@ -101,19 +101,19 @@ def test_a_copy_that_fails_anywhere_leaves_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("second", list(itertools.product(range(1, 10), MOMENTS)))
-@pytest.mark.parametrize("first", FAILURES)
+@pytest.mark.parametrize(("number", "moment"), FAILURES)
 def test_a_clean_up_that_fails_too_never_shows_half_a_segment(
-    files: LogSegmentData, first: tuple[int, Moment], second: tuple[int, Moment]
+    files: LogSegmentData, number: int, moment: Moment
 ) -> None:
-    inner, metadata = MemoryObjectStore(), new_metadata(len(LOG))
-    store = FaultyStore(FaultyStore(inner, first[0], moment=first[1]), second[0], moment=second[1])
-    with manager_of(store, "zstd+enc") as manager, pytest.raises(StoreUnavailableError) as raised:
-        manager.copy_log_segment_data(metadata, files)
-    assert_whole_or_invisible(inner, metadata, "zstd+enc")
-    left = set(keys(inner))
-    notes = " ".join(getattr(raised.value, "__notes__", []))
-    assert all(f".{suffix}" in notes for suffix in left)  # remaining objects are named
+    for second in itertools.product(range(1, 10), MOMENTS):
+        inner, metadata = MemoryObjectStore(), new_metadata(len(LOG))
+        store = FaultyStore(FaultyStore(inner, number, moment=moment), second[0], moment=second[1])
+        with manager_of(store, "zstd+enc") as manager, pytest.raises(StoreUnavailableError) as raised:
+            manager.copy_log_segment_data(metadata, files)
+        assert_whole_or_invisible(inner, metadata, "zstd+enc")
+        left = set(keys(inner))
+        notes = " ".join(getattr(raised.value, "__notes__", []))
+        assert all(f".{suffix}" in notes for suffix in left), second  # remaining objects are named
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles, ReadMaxRows
 
 from tests.support.pubsub.memq_topic import BATCHES, MESSAGES, RECORDS, Topic, rows_of, values, written_topic
+from tests.support.simulated_time import SimulatedClock
 from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.produce.batch_writer import BatchWriter
@@ -25,17 +26,9 @@ def topic(tmp_path_factory: pytest.TempPathFactory) -> Topic:
     return written_topic(tmp_path_factory.mktemp("memq"))
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def stream_of(topic: Topic, clock: Any = None, **options: str) -> MemqStreamReader:
     given = {**topic.options, "startingOffsets": "earliest", **options}
-    return MemqStreamReader(parse_options(given, streaming=True), clock=clock or Clock())
+    return MemqStreamReader(parse_options(given, streaming=True), clock=clock or SimulatedClock())
 
 
 def stream_values(reader: MemqStreamReader, start: Any, end: Any) -> list[bytes]:
@@ -66,7 +59,7 @@ def test_a_stream_takes_what_came_within_its_limits(topic: Topic, options: dict[
 
 
 def test_a_stream_looks_once_a_second_and_sees_what_comes_and_new_partitions(tmp_path: Path) -> None:
-    topic, clock = Topic(tmp_path), Clock()
+    topic, clock = Topic(tmp_path), SimulatedClock()
     reader = stream_of(topic, clock, startingOffsets="latest")
     at = reader.initialOffset()
     assert reader.latestOffset(at, reader.getDefaultReadLimit()) == at

@@ -140,7 +140,7 @@ def test_a_driver_that_is_there_by_now_ends_it(kept: Kept) -> None:
 
 def test_a_driver_that_comes_later_ends_one_that_has_nothing_to_write(kept: Kept) -> None:
     clock = SimulatedClock()
-    with closing(Driven(kept, None, lambda: clock.now)) as first:
+    with closing(Driven(kept, None, clock)) as first:
         first.write()
         first.sink.mark_published()
         with closing(Driven(kept)):
@@ -219,7 +219,7 @@ def test_what_is_away_while_nothing_is_written_is_told_until_it_is_back(
         return snapshot(planner)
 
     clock = SimulatedClock()
-    with closing(Driven(kept, store, lambda: clock.now)) as driven:
+    with closing(Driven(kept, store, clock)) as driven:
 
         def look() -> str | None:
             clock.sleep(60)
@@ -263,7 +263,7 @@ def test_directories_are_finalized_now_and_then_if_the_settings_say_so(
 
     monkeypatch.setattr(Runner, "finalize", finalize)
     clock = SimulatedClock()
-    with closing(Driven(kept, None, lambda: clock.now, pipeline__finalize=asked)) as driven:
+    with closing(Driven(kept, None, clock, pipeline__finalize=asked)) as driven:
         driven.write()
         driven.sink.mark_published()
         assert len(finalized) == calls

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 
+from tests.support.examples import examples
 from tests.support.golden.records import Row, partitions_of
 from tests.support.golden.segments import CASES
 from tests.support.spark.spark_session import read
@@ -68,9 +69,10 @@ def test_spark_reads_what_a_consumer_read(spark: SparkSession, level: str) -> No
         assert of_case(rows, case) == golden_rows(case, level), case
 
 
+# `make soak` reads splits of the other sizes too. In `make test`, tests/records/test_splits.py does.
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("size", ["1000", "20k", "1g"])
+@pytest.mark.parametrize("size", ["20k", *(pytest.param(size, marks=pytest.mark.soak) for size in ("1000", "1g"))])
 def test_splits_of_any_size_give_the_same_rows(case: str, size: str) -> None:
     for level in levels_of(case):
         reader = reader_of(golden_options(case, isolationLevel=level, maxSplitBytes=size))
@@ -103,7 +105,7 @@ def test_any_window_of_offsets_has_its_rows(case: str) -> None:
     source = random.Random(case)
     for level in levels_of(case):
         expected = golden_rows(case, level)
-        for _ in range(8):
+        for _ in range(examples(8)):
             windows = {
                 partition: _window(source, [row["offset"] for row in expected if row["partition"] == partition])
                 for partition in partitions_of(case)
@@ -128,7 +130,7 @@ def test_a_window_of_time_begins_and_ends_at_the_first_record_of_a_time(case: st
     stored = golden_rows(case, "read_uncommitted")
     first, last = (pick(row["timestamp"] for row in stored) for pick in (min, max))
     for level in levels_of(case):
-        for _ in range(6):
+        for _ in range(examples(6)):
             since, until = sorted(source.randrange(first, last + 2) for _ in range(2))
             options = golden_options(
                 case,

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
+from tests.support.simulated_time import SimulatedClock
 from tieredstore.errors import ConfigError
 from tieredstore.model import TopicPartition
 from tieredstore.partitions.log import OffsetWindow
@@ -136,16 +137,6 @@ def test_a_limit_of_files_is_refused() -> None:
         TriggerLimits().under(ReadMaxFiles(1))
 
 
-class Clock:
-    """Clock in seconds that the test advances."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 # For each step: elapsed seconds, pending offsets, and whether the trigger still waits for 100 offsets or 60 s.
 DELAYS: dict[str, list[tuple[float, int, bool]]] = {
     "the first trigger does not wait; others wait for enough offsets": [(0, 1, False), (0, 99, True), (0, 100, False)],
@@ -160,7 +151,7 @@ DELAYS: dict[str, list[tuple[float, int, bool]]] = {
 
 @pytest.mark.parametrize("case", DELAYS)
 def test_a_trigger_waits_for_enough_offsets_or_the_delay(case: str) -> None:
-    clock = Clock()
+    clock = SimulatedClock()
     delay, limit = TriggerDelay(clock), TriggerLimits(min_offsets=100, max_delay_ms=60_000)
     for seconds, waiting, waits in DELAYS[case]:
         clock.now += seconds
@@ -168,7 +159,7 @@ def test_a_trigger_waits_for_enough_offsets_or_the_delay(case: str) -> None:
 
 
 def test_without_a_minimum_nothing_waits() -> None:
-    delay = TriggerDelay(Clock())
+    delay = TriggerDelay(SimulatedClock())
     assert not any(delay.has_to_wait(TriggerLimits(max_offsets=5), 0) for _ in range(3))
 
 
