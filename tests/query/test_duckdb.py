@@ -16,8 +16,9 @@ import pytest
 from tests.support.golden.catalogs import managers_are_closed, opened
 from tests.support.golden.records import expected_rows
 from tests.support.golden.segments import segments, settings_text
+from tests.support.records import fixtures
 from tests.support.records.stored_records import StoredTopic
-from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, fill
+from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
 from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.config import settings_from
 from tieredstore.duckdb import attach
@@ -49,12 +50,7 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
     connection.close()
 
 
-@pytest.fixture(scope="module")
-def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    topics = Bucket(tmp_path_factory.mktemp("bucket"))
-    fill(topics)
-    yield topics
-    topics.close()
+bucket = fixtures.filled_bucket
 
 
 def rows(tables: QueryTables, sql: str) -> list[tuple[Any, ...]]:

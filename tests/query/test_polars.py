@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from pathlib import Path
@@ -14,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
+from tests.support.records import fixtures
 from tests.support.records.stored_records import StoredTopic
-from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, fill
+from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
 from tieredstore.errors import ConfigError
 from tieredstore.polars import arrow_condition, scan
 from tieredstore.values import Text
@@ -25,12 +25,7 @@ pytestmark = pytest.mark.slow
 col: Any = pl.col
 
 
-@pytest.fixture(scope="module")
-def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    topics = Bucket(tmp_path_factory.mktemp("bucket"))
-    fill(topics)
-    yield topics
-    topics.close()
+bucket = fixtures.filled_bucket
 
 
 def time_of(offset: int) -> datetime:

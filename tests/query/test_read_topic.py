@@ -21,8 +21,9 @@ from tests.support.examples import examples
 from tests.support.golden.catalogs import managers_are_closed, opened
 from tests.support.golden.records import expected_rows, partitions_of
 from tests.support.golden.segments import segments
+from tests.support.records import fixtures
 from tests.support.records.stored_records import StoredTopic
-from tests.support.records.topic_buckets import Bucket, fill
+from tests.support.records.topic_buckets import Bucket
 from tests.support.records.topic_filters import expressions
 from tests.support.records.topic_reads import read_topic
 from tests.support.waiting import wait_until
@@ -46,12 +47,7 @@ pytestmark = pytest.mark.slow
 PLACES = ("topic", "partition", "offset")
 
 
-@pytest.fixture(scope="module")
-def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    topics = Bucket(tmp_path_factory.mktemp("bucket"))
-    fill(topics)
-    yield topics
-    topics.close()
+bucket = fixtures.filled_bucket
 
 
 def table(stream: Any) -> Any:

@@ -6,28 +6,21 @@ import io
 import itertools
 import logging
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.util import handle_worker_exception
 
-from tests.support.records.topic_buckets import fill
+from tests.support.records import fixtures
+from tests.support.records.topic_buckets import Bucket
 from tests.support.spark.spark_readings import READINGS, WRONG, all_of, places
-from tests.support.spark.spark_stream_topics import Bucket
 from tests.support.spark.spark_tasks import as_texts, error_of, reader_of, rows_in, rows_of_task, splits_of, tasks_of
 from tieredstore.errors import ConfigError, ResourceNotFoundError
 from tieredstore.spark.source.data_source import TieredStoreDataSource
 from tieredstore.spark.source.rows import RowShape
 
-
-@pytest.fixture(scope="module")
-def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    filled = Bucket(tmp_path_factory.mktemp("options"))
-    fill(filled)
-    yield filled
-    filled.close()
+bucket = fixtures.filled_bucket
 
 
 @pytest.mark.parametrize("reading", READINGS)

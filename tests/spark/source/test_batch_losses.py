@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,6 @@ from tieredstore.errors import BatchCorruptError, ConfigError, DataLossError, Se
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.spark.source.options import parse_options
 from tieredstore.spark.source.tasks import read_task
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    empty = Bucket(tmp_path)
-    yield empty
-    empty.close()
 
 
 def options_of(bucket: Bucket, **more: Any) -> dict[str, Any]:

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from tests.support.records.topic_buckets import Bucket, fill
+from tests.support.records import fixtures
+from tests.support.records.topic_buckets import Bucket
 from tests.support.spark.spark_readings import READINGS, WRONG, all_of, places
 from tests.support.spark.spark_session import read
 
 EXPLAINED = ("extended", "formatted", "codegen", "cost")
 
 
-@pytest.fixture(scope="module")
-def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    filled = Bucket(tmp_path_factory.mktemp("options"))
-    fill(filled)
-    yield filled
-    filled.close()
+bucket = fixtures.filled_bucket
 
 
 def failure_of(action: Callable[[], object]) -> str:

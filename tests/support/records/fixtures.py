@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.records.stored_records import StoredTopic
-from tests.support.records.topic_buckets import Bucket
+from tests.support.records.topic_buckets import Bucket, fill
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
 
@@ -17,6 +17,13 @@ from tieredstore.backends.memory import MemoryObjectStore
 @pytest.fixture
 def bucket(tmp_path: Path) -> Iterator[Bucket]:
     with closing(Bucket(tmp_path / "made")) as bucket:
+        yield bucket
+
+
+@pytest.fixture(scope="module")
+def filled_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    with closing(Bucket(tmp_path_factory.mktemp("filled"))) as bucket:
+        fill(bucket)
         yield bucket
 
 

@@ -5,9 +5,7 @@ loss.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 from pyspark.sql.streaming.datasource import (
@@ -25,13 +23,6 @@ from tieredstore.kafka.checkpoints import ProducerState
 from tieredstore.model import TopicIdPartition
 from tieredstore.spark.source.streaming import StreamReader
 from tieredstore.testing.segments import Producer, Record, build_batch
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    empty = Bucket(tmp_path)
-    yield empty
-    empty.close()
 
 
 def test_segments_that_arrive_are_read_once_each(bucket: Bucket) -> None:

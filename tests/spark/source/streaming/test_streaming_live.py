@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,13 +23,6 @@ from tieredstore.errors import DataLossError
 
 NewPartitions: Any = importlib.import_module("confluent_kafka.admin").NewPartitions
 # no types
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    empty = Bucket(tmp_path)
-    yield empty
-    empty.close()
 
 
 @pytest.fixture

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, values
 from tests.support.spark.spark_stream_topics import Bucket, Query, rows_between
 from tieredstore.errors import DataLossError
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    empty = Bucket(tmp_path)
-    yield empty
-    empty.close()
 
 
 def two_queries(bucket: Bucket) -> tuple[Query, Query]:

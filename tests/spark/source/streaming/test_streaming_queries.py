@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,6 @@ from pyspark.sql import SparkSession
 from tests.support.golden.records import expected_rows, partitions_of
 from tests.support.golden.segments import case_info, settings_text
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, values
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    empty = Bucket(tmp_path)
-    yield empty
-    empty.close()
 
 
 class Run:

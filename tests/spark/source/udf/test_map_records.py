@@ -16,7 +16,8 @@ from tests.support.golden.records import expected_rows, partitions_of
 from tests.support.golden.segments import case_path, segments, settings_text
 from tests.support.kafka.kafka_topics import produce_transaction, random_produced
 from tests.support.kafka.live_topics import TieredTopic
-from tests.support.records.topic_buckets import Bucket, fill
+from tests.support.records import fixtures
+from tests.support.records.topic_buckets import Bucket
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import ConfigError
 from tieredstore.spark import decode_segments, map_records
@@ -24,12 +25,7 @@ from tieredstore.spark import decode_segments, map_records
 Batches = Iterator[pa.RecordBatch]
 
 
-@pytest.fixture(scope="module")
-def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    topics = Bucket(tmp_path_factory.mktemp("bucket"))
-    fill(topics)
-    yield topics
-    topics.close()
+bucket = fixtures.filled_bucket
 
 
 def identity(batches: Batches) -> Batches:
