@@ -153,17 +153,16 @@ def test_ways_that_are_denied_at_once(
 
 
 @pytest.fixture(scope="module")
-def choosy() -> Iterator[KafkaServer]:
-    """A broker that requires client certificates."""
-    with start_kafka(**{"ssl.client.auth": "required"}) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def guarded() -> Iterator[KafkaServer]:
-    """A broker that allows the user of its SASL listener only the given operations."""
-    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-    with start_kafka(**{"authorizer.class.name": authorizer, "super.users": "User:ANONYMOUS"}) as server:
+    """A broker that allows the user of its SASL listener only the given operations, and requires client certificates
+    at its TLS listener.
+    """
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS;User:CN=client",
+        "ssl.client.auth": "required",
+    }
+    with start_kafka(**settings) as server:
         yield server
 
 
@@ -205,14 +204,14 @@ def test_nothing_that_is_asked_for_creates_a_topic() -> None:
 
 
 @pytest.mark.broker
-def test_a_client_shows_its_certificate(choosy: KafkaServer, tmp_path: Path) -> None:
-    topic = make_topic(choosy)
-    produce(choosy, topic, [Produced(None, b"")] * 3)
-    ours = issue(choosy.authority, "client")
+def test_a_client_shows_its_certificate(guarded: KafkaServer, tmp_path: Path) -> None:
+    topic = make_topic(guarded)
+    produce(guarded, topic, [Produced(None, b"")] * 3)
+    ours = issue(guarded.authority, "client")
     pem, store = ours.write(tmp_path / "client.pem"), tmp_path / "client.p12"
     locked = BestAvailableEncryption(b"of the store")
     store.write_bytes(serialize_key_store(b"client", ours.key, ours.certificate, None, locked))
-    listener = listener_of(choosy, "SSL") | trusted(choosy, tmp_path)
+    listener = listener_of(guarded, "SSL") | trusted(guarded, tmp_path)
     for shown in (
         {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(pem)},
         {"ssl.keystore.location": str(store), "ssl.keystore.password": "of the store"},
