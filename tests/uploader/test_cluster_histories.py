@@ -26,8 +26,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.support.kafka.kafka_topics import TIMEOUT_S
 from tests.support.servers.kafka_cluster import ClusterNode, KafkaCluster, start_kafka_cluster
-from tests.support.uploader.log_readers import Readers
-from tests.support.uploader.log_truth import BATCH, LONG_S, Life, Writer, Writing
+from tests.support.uploader.log_readers import BATCH, LONG_S, Life, Readers, Writer, Writing
 from tests.support.uploader.uploader_disk import watermark_of
 from tests.support.uploader.uploader_runs import uploader_process
 from tests.support.waiting import wait_until

@@ -5,17 +5,79 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
+import socketserver
+import threading
 from collections.abc import Generator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
 from urllib.parse import urlsplit
 
 from tests.support.cli.forked_commands import ForkedCommands, Running
-from tests.support.network.cut_proxy import CutProxy
+from tests.support.network.loopback_server import LoopbackServer, RunningServer
 from tests.support.pubsub.pubsub_brokers import LONG_S, PacketClient
 from tests.support.servers.process import free_port
 from tests.support.servers.s3_server import REGION, S3Server
 from tieredstore.pubsub.format.packets import MetadataAnswer, MetadataRequest
+
+_PIECE = 1 << 16
+
+
+class CutProxy(RunningServer):
+    """Context manager that runs a proxy in front of ``host:port``; clients connect to ``address``."""
+
+    def __init__(self, upstream: str) -> None:
+        host, _, port = upstream.rpartition(":")
+        self.upstream = (host, int(port))
+        self.flows = threading.Event()
+        self.flows.set()
+        server = _Server(self)
+        super().__init__(server)
+        self.address = f"127.0.0.1:{server.port}"
+
+    def cut(self) -> None:
+        """Stop all traffic in both directions without closing connections, as if all packets were lost."""
+        self.flows.clear()
+
+    def heal(self) -> None:
+        """Resume; deliver pending data first."""
+        self.flows.set()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.heal()
+        super().__exit__(kind, error, trace)
+
+
+class _Server(LoopbackServer):
+    def __init__(self, proxy: CutProxy) -> None:
+        self.proxy = proxy
+        super().__init__(_Handler)
+
+
+class _Handler(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        assert isinstance(self.server, _Server)
+        self.flows = self.server.proxy.flows
+        with suppress(OSError), socket.create_connection(self.server.proxy.upstream, 30) as upstream:
+            upstream.settimeout(None)
+            there = threading.Thread(target=self._pump, args=(self.request, upstream))
+            there.start()
+            self._pump(upstream, self.request)
+            there.join()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(_PIECE):
+                self.flows.wait()
+                sink.sendall(data)
+        self.flows.wait()
+        for end in (source, sink):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
 
 _MODULES = (
     "tieredstore.pubsub.cli.pubsub",
