@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +13,17 @@ import pytest
 
 from tests.support.stores.doubles import Moment
 from tests.support.stores.operation_sweep import Killed, OperationSweep
-from tests.support.uploader.uploader_disk import BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
+from tests.support.uploader.uploader_disk import (
+    BrokerDisk,
+    SaidSettling,
+    extents,
+    run_once,
+    stored,
+    uploader_of,
+    watermark_of,
+)
 from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import ConfigError
 
 WHOLE: Final = [(0, 9), (10, 19), (20, 29)]
 _CHANGES: Final = ("link", "mkdir", "rename", "unlink", "rmdir", "open")
@@ -134,5 +145,56 @@ def test_dying_at_each_change_of_a_held_file(
         assert [path for path in held.rglob("*") if path.is_file()] == []
         if not died:
             assert number > 20
+            return
+    raise AssertionError("it never came to an end")
+
+
+_CALLS: Final = (*_CHANGES, "fstat", "listdir", "pread", "preadv", "scandir", "stat")
+
+
+class FailingDisk:
+    """Fails calls of the system for the files of a folder, from number ``fails_from`` up to ``last``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.count, self.fails_from, self.last = "/", 0, 0, 0
+        for name in _CALLS:
+            monkeypatch.setattr(os, name, self.failing(getattr(os, name)))
+
+    def failing(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(file: Any, *args: Any, **options: Any) -> Any:
+            named = str(Path("/proc/self/fd", str(file))) if isinstance(file, int) else str(file)
+            if os.path.realpath(named).startswith(self.folder):
+                self.count += 1
+                if self.fails_from < self.count <= self.last:
+                    raise OSError(errno.EIO, "Input/output error", named)
+            return real(file, *args, **options)
+
+        return call
+
+
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.soak), 11])
+@pytest.mark.parametrize("is_once", [False, True])
+def test_a_disk_may_fail_at_each_call_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_once: bool, every: int
+) -> None:
+    """The disk fails once, or until the process ends. Only links keep the first segments that are not shipped."""
+    failing = FailingDisk(monkeypatch)
+    for number in range(0, 10_000, every):
+        folder = tmp_path.resolve() / str(number)
+        disk, held, store = BrokerDisk(folder / "logs", segments=4), folder / "held", MemoryObjectStore()
+        held.mkdir()
+        run_once(disk.log_dir, store, SaidSettling(high=10), hold_dir=str(held))
+        disk.delete(3)
+        disk.grow(2)
+        failing.folder, failing.count, failing.fails_from = str(folder), 0, number
+        failing.last = number + 1 if is_once else 1_000_000
+        with contextlib.suppress(ConfigError, OSError):  # a disk that fails at the start is refused
+            run_once(disk.log_dir, store, hold_dir=str(held))
+        failing.last = 0
+        has_failed = failing.count > number
+        assert run_once(disk.log_dir, store, hold_dir=str(held)) == []
+        assert (extents(store), watermark_of(store).holes) == ([*WHOLE, (30, 39), (40, 49)], ())
+        if not has_failed:
+            assert number > 100
             return
     raise AssertionError("it never came to an end")
