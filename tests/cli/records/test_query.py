@@ -133,7 +133,7 @@ def test_rows_go_into_files_that_are_whole_or_not_there(bucket: Bucket, tmp_path
 
 
 def test_a_file_is_of_the_format_that_it_is_named_for(bucket: Bucket, tmp_path: Path) -> None:
-    failing(query(bucket, "SELECT 1", "-o", tmp_path / "o.parquet", "--json"), 2, "o.parquet", "the format is jsonl")
+    failing(query(bucket, "SELECT 1", "-o", tmp_path / "o.parquet", "--json"), 2, "o.parquet", "--json asks for jsonl")
     failing(query(bucket, "SELECT 1", "-o", tmp_path / "o.csv", "--json"), 2, "a name for csv")
     span = "SELECT 1 AS one, max(timestamp) - min(timestamp) AS span FROM orders"
     failing(query(bucket, span, "-o", tmp_path / "o.parquet"), 2, "no type for the column span")
