@@ -16,7 +16,7 @@ from tests.support.kafka.kafka_topics import Produced, make_topic, produce
 from tests.support.pubsub.pubsub_topics import orders_on, topics_on, values_of
 from tests.support.servers.kafka import KafkaServer
 from tests.support.waiting import wait_until
-from tieredstore.errors import ConfigError, FencedError, StoreUnavailableError, TopicNotFoundError
+from tieredstore.errors import ConfigError, DataLossError, FencedError, StoreUnavailableError, TopicNotFoundError
 from tieredstore.live.clients import LiveProducer
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import BatchConsumer
@@ -231,6 +231,26 @@ def test_a_topic_grows(kafka: KafkaServer) -> None:
     topics.grow("orders", 3)
     with topics.queue(topics.get("orders")) as queue:
         wait_until(lambda: queue.partitions == 3, meanwhile=lambda: queue.provide(1))
+
+
+class StaleStart(KafkaQueue):
+    """Queue whose retention runs between the look-up of the start and the fetch."""
+
+    stale: int | None = None
+
+    def start(self, partition: int) -> int:
+        stale, self.stale = self.stale, None
+        return super().start(partition) if stale is None else stale
+
+
+def test_a_read_that_retention_overtakes_says_where_to_continue(kafka: KafkaServer, properties: dict[str, str]) -> None:
+    with StaleStart(properties, make_topic(kafka, partitions=1), "orders") as queue:
+        queue.append(0, [b"0", b"1", b"2"], Deadline.after(LONG_S))
+        queue.free(0, 2)
+        queue.stale = 0
+        with pytest.raises(DataLossError, match="retention has freed offsets 0 to 1") as raised:
+            queue.read(0, 0)
+        assert raised.value.continue_at == 2
 
 
 def test_notifications_are_kept_as_long_as_the_kafka_topics_records(queue: KafkaQueue) -> None:

@@ -192,14 +192,23 @@ class KafkaQueue(NotificationQueue):
 
         Raise DataLossError if ``offset`` is below the log's start or beyond its end.
         """
+        with closing(self._fetch(partition, offset, self._end_from(partition, offset))) as batches:
+            try:
+                records = next(batches, None)
+            except DataLossError:
+                # Retention may have overtaken the read. If so, raise an error that says where to continue.
+                self._end_from(partition, offset)
+                raise
+        return [] if records is None else _entries_in(records)
+
+    def _end_from(self, partition: int, offset: int) -> int:
+        """Return the end. Raise DataLossError if the log does not reach from ``offset`` to its end."""
         start, end = self.start(partition), self.end(partition)
         if not start <= offset <= end:
             lost = f"retention has freed offsets {offset} to {start - 1}"
             why = lost if offset < start else f"offset {offset} is beyond the end, {end}"
             raise DataLossError.until(start, f"{self._where(partition)}: {why}")
-        with closing(self._fetch(partition, offset, end)) as batches:
-            records = next(batches, None)
-        return [] if records is None else _entries_in(records)
+        return end
 
     def _fetch(self, partition: int, offset: int, end: int) -> Generator[pa.RecordBatch]:
         return self._reader.read(self._name, partition, offset, end, columns=_COLUMNS)
