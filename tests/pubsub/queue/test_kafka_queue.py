@@ -131,6 +131,12 @@ def test_a_writer_that_sleeps_during_a_pause_sends_nothing_again(monkeypatch: py
     assert sent == [b"v"]
 
 
+def test_nothing_is_sent_after_the_deadline(queue: KafkaQueue) -> None:
+    with pytest.raises(StoreUnavailableError, match="the time for the delivery is over"):
+        queue.append(0, [b"late"], Deadline.after(0))
+    assert queue.end(0) == 0
+
+
 def test_readers_jump_about_and_share_one_client(queue: KafkaQueue) -> None:
     for number in range(6):
         queue.append(number % 2, [b"%d" % number], Deadline.after(LONG_S))

@@ -156,6 +156,8 @@ class KafkaQueue(NotificationQueue):
     def _send(self, partition: int, raw: bytes, deadline: Deadline) -> int:
         producer, receipt = self._producer.get(), _Receipt()
         doing = f"{self._where(partition)}: cannot send the notification"
+        if deadline.remaining_s() <= 0:  # the search for the record may have taken all the time
+            raise StoreUnavailableError(f"{doing}: the time for the delivery is over")
         try:
             producer.produce(self._name, raw, partition=partition, on_delivery=receipt.note)
         except BufferError as error:
