@@ -258,19 +258,27 @@ class LiveCluster(Closing):
         self.existing_topic(topic)
 
     def provide_topic(self, topic: str, partitions: int) -> None:
-        """Create a topic with the cluster's defaults, or add partitions if it exists and has fewer."""
+        """Create a topic with the cluster's defaults, or add partitions if it exists and has fewer.
+
+        The broker that lists the topic may not know about a recent creation or growth yet. So accept that the topic
+        exists, or has these partitions already.
+        """
         try:
             self.create_topic(topic, partitions, -1, {})
-        except BrokerError:
+        except BrokerError as error:
             doing = f"partitions cannot be added to topic {topic} at {self._servers}"
             with translate_errors(doing):
                 known = self._client.list_topics(topic, timeout=self._timeout_s).topics[topic]
             if known.error is not None:
-                raise
-            if len(known.partitions) < partitions:
-                new = [admin.NewPartitions(topic, partitions)]
-                client = self._client
-                self._one(lambda timeout_s: client.create_partitions(new, request_timeout=timeout_s)[topic], doing)
+                if _code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+            elif len(known.partitions) < partitions:
+                new, client = [admin.NewPartitions(topic, partitions)], self._client
+                try:
+                    self._one(lambda timeout_s: client.create_partitions(new, request_timeout=timeout_s)[topic], doing)
+                except BrokerError as refusal:
+                    if _code_of(refusal) != KafkaError.INVALID_PARTITIONS:
+                        raise
 
     def delete_records(self, where: TopicPartition, offset: int) -> None:
         """Delete a partition's records before ``offset``, as Kafka's retention does."""
@@ -473,6 +481,13 @@ class LiveCluster(Closing):
 
     def __repr__(self) -> str:
         return f"LiveCluster(bootstrap.servers={self._servers!r}, isolation={self._isolation!r})"
+
+
+def _code_of(error: BrokerError) -> int | None:
+    if not isinstance(error.__cause__, KafkaException):
+        return None
+    code: int = error.__cause__.args[0].code()
+    return code
 
 
 def _name_of(what: object) -> str:

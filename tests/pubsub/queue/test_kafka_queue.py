@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -236,7 +237,7 @@ def test_a_topic_grows(kafka: KafkaServer) -> None:
     topics = topics_with_kafka(kafka)
     topics.grow("orders", 3)
     with topics.queue(topics.get("orders")) as queue:
-        wait_until(lambda: queue.partitions == 3, meanwhile=lambda: queue.provide(1))
+        wait_until(lambda: queue.partitions == 3, meanwhile=lambda: queue.provide(3))
 
 
 class StaleStart(KafkaQueue):
@@ -268,5 +269,18 @@ def test_notifications_are_kept_as_long_as_the_kafka_topics_records(queue: Kafka
 def test_a_controller_that_died_is_not_waited_for_by_who_makes_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """Creating an existing topic and adding partitions both go to the controller, which is dead."""
     monkeypatch.setattr("tieredstore.live.cluster.LiveAdmin", DeadController)
+    with KafkaQueue({"bootstrap.servers": "127.0.0.1:1"}, "orders", "orders") as queue:
+        queue.provide(2)
+
+
+def test_partitions_that_are_there_already_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first request that timed out has added them, or the broker that lists the topic does not know them yet."""
+
+    class Grown(DeadController):
+        def create_partitions(self, _: Sequence[object], *, request_timeout: float) -> dict[str, Future[Any]]:
+            assert request_timeout > 0
+            return self._ask(KafkaError.INVALID_PARTITIONS)
+
+    monkeypatch.setattr("tieredstore.live.cluster.LiveAdmin", Grown)
     with KafkaQueue({"bootstrap.servers": "127.0.0.1:1"}, "orders", "orders") as queue:
         queue.provide(2)
