@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +26,7 @@ from tests.support.uploader.uploader_disk import (
 )
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError
+from tieredstore.testing.segments import PARTITION
 
 WHOLE: Final = [(0, 9), (10, 19), (20, 29)]
 _CHANGES: Final = ("link", "mkdir", "rename", "unlink", "rmdir", "open")
@@ -198,3 +201,26 @@ def test_a_disk_may_fail_at_each_call_of_the_system(
             assert number > 100
             return
     raise AssertionError("it never came to an end")
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_links_without_a_folder_that_cannot_be_read_stop_no_links_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: int
+) -> None:
+    log_dir, held, store = tmp_path / "logs", tmp_path / "held", MemoryObjectStore()
+    held.mkdir()
+    disks = [BrokerDisk(log_dir, replace(PARTITION, partition=number), segments=2) for number in range(2)]
+    run_once(log_dir, store, SaidSettling(high=0), hold_dir=str(held))
+    for disk in disks:
+        shutil.rmtree(disk.folder)
+    real = Path.iterdir
+
+    def iterdir(path: Path) -> Iterator[Path]:
+        if path.parent.parent == held and path.name == str(bad):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    with uploader_of(log_dir, store, hold_dir=str(held)) as shipping:
+        shipping.disk.sweep()
+        assert [one.where.partition for one in shipping.disk.partitions] == [1 - bad]

@@ -11,7 +11,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -227,13 +227,13 @@ class Disk:
         if self.failed or awaited == self._awaited:
             return
         self._awaited = awaited
-        try:
-            for where in self._links.orphans(self._partitions, self._is_wanted):
-                if (where.topic, where.partition) not in awaited:
+        orphans: list[TopicIdPartition] = []
+        with _log_unreadable_links():
+            orphans = self._links.orphans(self._partitions, self._is_wanted)
+        for where in orphans:
+            if (where.topic, where.partition) not in awaited:
+                with _log_unreadable_links():
                     self._add(where, None)
-        except OSError as error:
-            stays = "stay as they are until the uploader is restarted"
-            _logger.error("links of partitions without a folder cannot be read, and %s: %s", stays, error)  # noqa: TRY400
 
     def _locate(self) -> None:
         """Find the new folder of each partition whose folder is gone or now belongs to a re-created topic.
@@ -401,6 +401,15 @@ class Disk:
         elif folder.warned != sentence:
             folder.warned = sentence
             _logger.warning("%s", sentence)
+
+
+@contextlib.contextmanager
+def _log_unreadable_links() -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        stay = "stay as they are until the uploader is restarted"
+        _logger.error("links of partitions without a folder cannot be read, and %s: %s", stay, error)  # noqa: TRY400
 
 
 _EVENTS: Final = ("FileCreatedEvent", "FileMovedEvent", "FileDeletedEvent")
