@@ -224,3 +224,23 @@ def test_links_without_a_folder_that_cannot_be_read_stop_no_links_of_others(
     with uploader_of(log_dir, store, hold_dir=str(held)) as shipping:
         shipping.disk.sweep()
         assert [one.where.partition for one in shipping.disk.partitions] == [1 - bad]
+
+
+def test_a_link_that_cannot_be_read_stops_no_marks_of_replicated_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that asks for high watermarks makes the marks, and an error of a thread ends the uploader."""
+    disk, held = BrokerDisk(tmp_path / "logs", segments=4), tmp_path / "held"
+    held.mkdir()
+
+    def refuse(_: Path) -> bool:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with uploader_of(disk.log_dir, MemoryObjectStore(), hold_dir=str(held)) as shipping:
+        shipping.ask_leadership()
+        shipping.sweep()
+        (partition,) = shipping.disk.partitions
+        partition.mark_replicated(10)
+        monkeypatch.setattr(Path, "exists", refuse)
+        partition.mark_replicated(20)
+        assert [segment.is_replicated for segment in partition.pending()] == [True, True, False]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import itertools
 import threading
@@ -413,9 +414,10 @@ class Partition:
             for segment in self.segments.values():
                 if segment.next_offset > high_watermark:
                     break
-                # Mark each segment once. Try again if a full disk prevented the mark on the segment's link.
-                if not segment.is_replicated or (segment.link is not None and not segment.link.is_replicated):
-                    segment.mark_replicated()
+                # Mark each segment once. Try again if a full or failed disk prevented the mark on the segment's link.
+                with contextlib.suppress(OSError):
+                    if not segment.is_replicated or (segment.link is not None and not segment.link.is_replicated):
+                        segment.mark_replicated()
 
     # Changes of role
 
