@@ -90,4 +90,7 @@ def _credentials(azure: AzureSettings) -> Credentials:
 def _account_url(azure: AzureSettings) -> str | None:
     if azure.connection_string is not None:
         return None
-    return azure.endpoint_url or f"https://{azure.account_name or ''}.blob.core.windows.net"
+    if azure.endpoint_url is not None:
+        return azure.endpoint_url
+    account = require_name("the account's name", azure.account_name or "")
+    return f"https://{account}.blob.core.windows.net"

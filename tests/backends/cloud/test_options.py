@@ -70,11 +70,12 @@ def test_the_settings_name_the_proxy(cloud: str) -> None:
     assert OPTIONS[cloud].from_settings(settings).proxy == proxy_at("proxy", 1080, "u", "p")
 
 
-@pytest.mark.parametrize("cloud", OPTIONS)
-def test_a_url_in_place_of_a_name_is_refused_without_its_password(cloud: str) -> None:
-    name = f"storage.{cloud}.{'container' if cloud == 'azure' else 'bucket'}.name"
+@pytest.mark.parametrize("url", [f"https://user:{SECRET}@host/place", f"https://host/place?sig={SECRET}"])
+@pytest.mark.parametrize("name", ["s3.bucket.name", "gcs.bucket.name", "azure.container.name", "azure.account.name"])
+def test_a_url_in_place_of_a_name_is_refused_without_its_secret(name: str, url: str) -> None:
+    cloud, _, _ = name.partition(".")
     with pytest.raises(ConfigError, match="not a URL") as caught:
-        OPTIONS[cloud].from_settings(settings_of(cloud, {name: f"https://user:{SECRET}@host/place"}))
+        OPTIONS[cloud].from_settings(settings_of(cloud, {f"storage.{name}": url}))
     assert SECRET not in str(caught.value)
 
 
