@@ -398,6 +398,28 @@ def test_a_run_that_ends_writes_all_batches_before_spark_asks(kept: Kept) -> Non
     assert nothing_is_left(kept)
 
 
+def test_a_query_that_is_stopped_between_two_jobs_begins_no_other_job(kept: Kept) -> None:
+    kept.write(20)
+    with closing(Driven(kept, max__file__records="1")) as driven:
+        driven.is_wanted = lambda: driven.session.jobs == 0
+        driven.write()
+        assert driven.session.jobs == 1
+        assert driven.sink.failure is None
+    assert nothing_is_left(kept)
+
+
+def test_a_query_that_ends_by_itself_is_stopped_in_an_outage(kept: Kept) -> None:
+    is_away = threading.Event()
+    store = FaultyStore(kept.store, lambda operation: operation.name == "put" and is_away.is_set())
+    with closing(Driven(kept, store, once=True, outage_s=3600)) as driven:
+        is_away.set()
+        driven.is_wanted = lambda: driven.sink.waits_for is None
+        driven.sink.write_all(GROUP)
+        driven.write()
+        assert driven.sink.failure is None
+    assert listed(kept.store, ROOT) == []
+
+
 def test_a_partition_that_cannot_be_planned_stops_no_other(kept: Kept) -> None:
     with closing(Driven(kept)):
         """Commit where the partitions begin."""

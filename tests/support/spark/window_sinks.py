@@ -85,8 +85,11 @@ class Driven:
         session: Any = self.session
         jobs = WindowJobs(session, file, pipeline.own, parts.store)
         self.runner = self._open.enter_context(Runner(pipeline, parts, on_spark=jobs.write, clock=Clock()))
-        outage = Outage(outage_s)
-        self.sink = WindowSink(session, self.runner, outage, once=once, tell=tell, monotonic=monotonic)
+        self.is_wanted: Callable[[], bool] = lambda: True
+        self.sink = WindowSink(
+            session, self.runner, Outage(outage_s), once=once, tell=tell, is_wanted=lambda: self.is_wanted(),  # noqa: PLW0108  a test sets it later
+            monotonic=monotonic,
+        )  # fmt: skip
         self.sink.begin()
 
     def write(self) -> None:

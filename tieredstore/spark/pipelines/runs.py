@@ -94,7 +94,9 @@ class PipelineRun:
             jobs = WindowJobs(spark, self._file, self.own, parts.store)
             runner = opened.enter_context(Runner(pipeline, parts, take_over=take_over, on_spark=jobs.write))
             tell = None if health is None else partial(health.fails, self.name)
-            self._sink = WindowSink(spark, runner, Outage(self.own.outage_s), once=once, tell=tell)
+            self._sink = WindowSink(
+                spark, runner, Outage(self.own.outage_s), once=once, tell=tell, is_wanted=self._is_wanted
+            )
             opened.callback(self._sink.close)
             if not once:
                 runner.announce()
@@ -102,9 +104,14 @@ class PipelineRun:
             self._sink.check_topics(ends=once)
             self._opened = opened
             self.query = self._start(once=once, checkpoint=checkpoint and f"{checkpoint.rstrip('/')}/{self.name}")
+            opened.callback(self.query.stop)
             if once:
                 self._sink.write_all(str(self.query.runId))
             self._opened = opened.pop_all()
+
+    def _is_wanted(self) -> bool:
+        """Return False if the query is being stopped. Spark may call the sink before the query's start has returned."""
+        return not hasattr(self, "query") or bool(self.query.isActive)
 
     def counts(self) -> tuple[str, int, Counts]:
         """Return the pipeline's name and generation, and its counters."""
@@ -158,7 +165,6 @@ class PipelineRun:
 
     def close(self) -> None:
         """Stop the query, and close the driver's resources."""
-        self.query.stop()
         self._opened.close()
 
     def _start(self, *, once: bool, checkpoint: str | None) -> StreamingQuery:

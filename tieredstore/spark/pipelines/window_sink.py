@@ -36,6 +36,7 @@ _MEASURE_S: Final = 60.0
 _IDLE_S: Final = 60.0
 _ALONE_S: Final = 60.0
 _CLOSING_S: Final = 10.0
+_LOOK_S: Final = 0.5
 _CANCELLING_S: Final = 0.2
 """Seconds between two cancellations. Cancellations are repeated, because Spark forgets the cancellation of a group that
 has no job yet."""
@@ -56,9 +57,12 @@ class WindowSink:
         *,
         once: bool = False,
         tell: Callable[[str], None] | None = None,
+        is_wanted: Callable[[], bool] = lambda: True,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """``tell`` is called with a sentence whenever the start of the pipeline waits for a store or broker.
+        ``is_wanted`` returns False if the query is being stopped: Spark waits for the running call, but cancels only a
+        job that runs at that moment.
         ``monotonic`` decides when regular tasks are due."""
         self._spark, self._runner, self._outage, self._tell = spark, runner, outage, tell
         self._lock = threading.Lock()
@@ -68,6 +72,7 @@ class WindowSink:
         self._wrote_at = self._finalize_at = self._measure_at = self._alone_at = monotonic()
         self._finalizes = runner.driver.generation.own.finalize
         self._once, self._all, self._group = once, Future[None](), ""
+        self._is_wanted = is_wanted
         self.failure: BaseException | None = None
         """The error that ended the query, if this object raised it."""
 
@@ -123,7 +128,7 @@ class WindowSink:
         """Write the due offset windows. With ``once``, wait until all are written."""
         try:
             if self._once:
-                outcome(self._all)
+                self._await_all()
                 return
             with self._lock:
                 self._write_due()
@@ -131,6 +136,13 @@ class WindowSink:
             if not self._stopping.is_set():
                 self.failure = self.failure or error
             raise
+
+    def _await_all(self) -> None:
+        while not is_done(self._all, _LOOK_S):
+            if not self._is_wanted():
+                self.close()
+                return
+        outcome(self._all)
 
     def write_all(self, group: str) -> None:
         """Begin to write all available records, on a thread. The Spark jobs belong to the job group ``group``. If it is
@@ -179,7 +191,7 @@ class WindowSink:
         try:
             if self._outage.is_on:
                 self._runner.resume()
-            while not self._stopping.is_set() and self._runner.step() is not None:
+            while not self._stopping.is_set() and self._is_wanted() and self._runner.step() is not None:
                 self._wrote_at = self._monotonic()
                 self._do_regular_tasks()
             self._do_regular_tasks()
