@@ -36,6 +36,7 @@ from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.run.finalizing import Finished
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.planner import Planner, WindowTask
+from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.run.window_writing import ReadUpTo, Written
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.stopping import is_without_work
@@ -249,6 +250,19 @@ def test_a_store_that_is_away_for_too_long_ends_it(kept: Kept) -> None:
         with pytest.raises(StoreUnavailableError):
             driven.write()
         assert isinstance(driven.sink.failure, StoreUnavailableError)
+
+
+def test_a_driver_that_looked_before_another_one_wrote_takes_no_written_offset_for_a_loss(kept: Kept) -> None:
+    """With this maximum age, a listing of the bucket stays valid for 30 s."""
+    pipeline = load_pipeline(kept.file(secor__max__file__age__seconds="3600"))
+    with open_parts(pipeline) as parts, Runner(pipeline, parts) as runner:
+        runner.look()
+        kept.write(5)
+        with open_parts(pipeline) as others, Runner(pipeline, others) as other:
+            list(other.run_once())
+        assert {where: log.end for where, log in runner.begin().logs.items()} == dict.fromkeys(ALL, 25)
+        runner.measure()
+        assert runner.counts.lag_offsets == 0
 
 
 @pytest.mark.parametrize(("asked", "calls"), [("true", 1), ("false", 0)])
