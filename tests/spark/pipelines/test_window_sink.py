@@ -242,6 +242,30 @@ def test_what_is_away_while_nothing_is_written_is_told_until_it_is_back(
         assert driven.sink.failure is None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("once", [False, True])
+def test_an_outage_ends_with_the_first_batch_and_not_with_the_backlog(kept: Kept, once: bool) -> None:
+    kept.write(20)
+    waits: list[str | None] = []
+    first = OnceEach(("put", f"{1:020}.json"))
+
+    def failing(operation: Operation) -> bool:
+        if operation.name == "put" and any(f"{2:020}.json" in key for key in operation.keys):
+            waits.append(sinking.sink.waits_for)
+        return first(operation)
+
+    store = FaultyStore(kept.store, failing)
+    with closing(Driven(kept, store, once=once, max__file__records="1")) as sinking:
+        if once:
+            sinking.sink.write_all(GROUP)
+        sinking.write()
+        if not once:
+            assert sinking.sink.waits_for is not None
+            sinking.write()
+    assert waits == [None]
+    assert kept.offsets() == {where: list(range(40)) for where in ALL}
+
+
 def test_a_store_that_is_away_for_too_long_ends_it(kept: Kept) -> None:
     is_away = threading.Event()
     store = FaultyStore(kept.store, lambda operation: operation.name == "put" and is_away.is_set())

@@ -183,6 +183,7 @@ class WindowSink:
     def _write_batches(self) -> None:
         self._check_open()
         for _ in self._runner.write_available():
+            self._outage.note_success()
             self._measure()
             self._check_open()
         self._finalize()
@@ -194,6 +195,7 @@ class WindowSink:
             while not self._stopping.is_set() and self._is_wanted() and self._runner.step() is not None:
                 self._wrote_at = self._monotonic()
                 self._do_regular_tasks()
+                self._outage.note_success()
             self._do_regular_tasks()
         except TieredStoreError as error:
             self._outage.note_failure(error)  # raises the error if waiting does not help, or did not help for too long
