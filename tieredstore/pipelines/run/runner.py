@@ -1,5 +1,5 @@
-"""Runner of a pipeline in this process, without Spark. It plans offset windows, writes their files on threads, and
-commits and publishes the files."""
+"""Runner of a pipeline. It plans offset windows, writes their files on threads or in Spark tasks, and commits and
+publishes the files."""
 
 from __future__ import annotations
 
