@@ -49,7 +49,8 @@ class LogQuery:
     ``topic_ids`` choose between incarnations of a re-created topic. ``client`` has the properties of the Kafka client
     that reads the broker (``docs/how-to/read.md``). If it is None, only the bucket is read. The broker must answer
     within ``timeout_s``. For offsets that do not exist, ``on_data_loss`` chooses an error, or a warning after which the
-    read continues.
+    read continues. With ``by_partition``, a partition whose open transactions cannot be determined ends where its log
+    does, and only reads of its last records raise the error, so that other partitions can be read.
     """
 
     selection: Selection
@@ -59,6 +60,7 @@ class LogQuery:
     topic_ids: Mapping[str, Uuid] = field(default_factory=dict[str, Uuid], hash=False)
     client: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
     timeout_s: float = DEFAULT_TIMEOUT_S
+    by_partition: bool = False
     words: QueryWords = field(default=QueryWords(), repr=False)
 
     def __post_init__(self) -> None:

@@ -296,8 +296,8 @@ class _Survey:
         """Return the offset at which the bucket's part must end: before the first transaction without an outcome.
         Return 0 if the bucket has no log.
 
-        If an index cannot be read, ignore transactions: a read of their records meets the same error, and other
-        partitions do not.
+        If an index cannot be read, raise the error. With ``by_partition``, ignore transactions: a read of their records
+        meets the same error.
         """
         lineage = known.lineage
         if lineage is None:
@@ -316,6 +316,8 @@ class _Survey:
         try:
             return find_decided_end(self._source, lineage, first, end) if first < end else end
         except (CorruptDataError, ObjectArchivedError, UnknownKeyError, WrongKeyError):
+            if not self._query.by_partition:
+                raise
             return end
 
     def _lose(self, sentence: str) -> None:

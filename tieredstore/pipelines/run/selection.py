@@ -34,6 +34,7 @@ def query_of(pipeline: Pipeline) -> LogQuery:
         isolation="read_uncommitted" if own.isolation == "read_uncommitted" else "read_committed",
         client=client,
         timeout_s=timeout_of(client or {}, named="kafka."),
+        by_partition=True,
         words=_WORDS,
     )
 
