@@ -23,8 +23,8 @@ class RawBody(Protocol):
         """Read some bytes into ``buffer``; return their number, 0 at the end."""
         ...
 
-    def read(self) -> bytes:
-        """Read to the end."""
+    def read(self, amt: int | None = None, /) -> bytes:
+        """Read at most ``amt`` bytes, or to the end."""
         ...
 
 
@@ -49,7 +49,7 @@ class HttpAnswer:
             while left := self.size - kept.tell():
                 kept.write(piece[: self._some(wire, piece[:left], kept.tell())])
             data = kept.getvalue()
-            self._finish(data)
+            self._finish(wire, data)
         return data
 
     def fill(self, buffer: memoryview) -> None:
@@ -58,7 +58,7 @@ class HttpAnswer:
             wire, filled = _wire(self.raw), 0
             while filled < len(buffer):
                 filled += self._some(wire, buffer[filled:], filled)
-            self._finish(buffer)
+            self._finish(wire, buffer)
 
     def _some(self, wire: http.client.HTTPResponse | None, buffer: memoryview, before: int) -> int:
         """Read the socket once into ``buffer``; return the number of bytes."""
@@ -68,10 +68,12 @@ class HttpAnswer:
         check_deadline(self.what)
         return count
 
-    def _finish(self, data: bytes | memoryview) -> None:
+    def _finish(self, wire: http.client.HTTPResponse | None, data: bytes | memoryview) -> None:
         """Check the body. Then release the connection for another request."""
         # Read past the end, so that surplus bytes are found, and so that an SDK verifies its checksum, if configured.
-        if self.raw.read():
+        # A body of unknown length may never end, so one byte must do. urllib3 does not know of bytes read below it, and
+        # would then call the body cut off.
+        if self.raw.read(1 if wire is None else None):
             raise StoreError(f"{self.what}: the store sent more bytes than it announced")
         self.check(data)
         release: Callable[[], None] | None = getattr(self.raw, "release_conn", None)

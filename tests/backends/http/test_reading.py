@@ -34,8 +34,9 @@ class Wire:
         buffer[: len(piece)] = piece
         return len(piece)
 
-    def read(self) -> bytes:
-        return self._data.read()
+    def read(self, amt: int | None = None, /) -> bytes:
+        assert amt == 1, "a body without end must not fill the memory"
+        return self._data.read(amt)
 
     def release_conn(self) -> None:
         self.released = True
