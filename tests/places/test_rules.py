@@ -130,7 +130,7 @@ def test_a_class_says_where_topics_lie(folder: Path) -> None:
     assert sorted(path.name[:5] for path in (folder / "all").iterdir()) == ["early", "pears"]
 
 
-@pytest.mark.parametrize("name", ["nowhere.Class", "tieredstore.places.Endpoint", "x"])
+@pytest.mark.parametrize("name", ["nowhere.Class", ".nowhere.Class", "tieredstore.places.Endpoint", "x"])
 def test_a_class_that_is_none_is_refused(folder: Path, name: str) -> None:
     texts = {"storage.backend.class": "memory", "chunk.size": "64", "endpoint.provider.class": name}
     with pytest.raises(ConfigError, match=r"endpoint\.provider\.class"):

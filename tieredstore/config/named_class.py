@@ -16,7 +16,7 @@ def import_named(setting: str, name: str, otherwise: str) -> object:
     module_name, _, own_name = name.replace(":", ".").rpartition(".")
     try:
         return getattr(importlib.import_module(module_name), own_name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # TypeError: a relative name
         raise ConfigError(f"{setting} is {name!r:.120}, {otherwise}: {error}") from error
 
 
