@@ -10,7 +10,7 @@ from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, check_batch_crc,
 from tieredstore.kafka.end_markers import MARKER_BYTES, TransactionStep, transaction_steps
 from tieredstore.model import RemoteLogSegmentMetadata
 
-_PIECE: Final = 1 << 20
+_PIECE: Final = 64 << 10
 _HEAD: Final = HEADER_SIZE + MARKER_BYTES
 
 
