@@ -513,14 +513,16 @@ def test_a_store_that_is_away_is_waited_for_by_a_run_that_ends(kept: Kept) -> No
 
 
 def test_a_job_that_is_not_wanted_is_ended(driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
-    context = driven.session.sparkContext
+    context, running = driven.session.sparkContext, threading.Event()
 
     def until_cancelled() -> Any:
+        running.set()
         assert context.cancelled.wait(60)
         raise RuntimeError("the job was cancelled")
 
     monkeypatch.setattr(driven.session, "collect", until_cancelled)
     driven.sink.write_all(GROUP)
+    assert running.wait(60)
     driven.sink.close(give_up_s=60)
     assert context.cancelled.is_set()
     with pytest.raises(RuntimeError, match="the job was cancelled"):
