@@ -99,13 +99,13 @@ def test_complete_identities_do_not_show_their_secrets(hidden: str) -> None:
     hides({**azure, "storage.azure.connection.string": hidden}, hidden)
 
 
-@given(hidden=secret)
-def test_urls_with_credentials_are_refused_without_showing_them(hidden: str) -> None:
-    base = {**BASE, "storage.backend.class": "s3", **STORES["s3"]}
+@given(hidden=secret, store=st.sampled_from(sorted(STORES)))
+def test_urls_with_credentials_are_refused_without_showing_them(hidden: str, store: str) -> None:
+    base = {**BASE, "storage.backend.class": store, **STORES[store]}
     for url in (f"http://user:{hidden}@host", f"http://u:{hidden}/@h", f"https://h/?sig={hidden}", f"x:{hidden}@h"):
         with pytest.raises(ConfigError, match=r"endpoint\.url is a value that is not shown"):
-            settings_from({**base, "storage.s3.endpoint.url": url})
-        hides({**base, "storage.s3.endpoint.url": url}, hidden)
+            settings_from({**base, f"storage.{store}.endpoint.url": url})
+        hides({**base, f"storage.{store}.endpoint.url": url}, hidden)
 
 
 def test_a_stray_line_of_a_key_is_cut() -> None:
