@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.records.small_segments import MODES, memory_settings, new_metadata, write_segment
 from tests.support.simulated_time import SimulatedClock, simulated_pools
+from tests.support.stores.disk_cache_access import value_files
 from tests.support.stores.doubles import CountingStore, LatencyStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import Settings
@@ -184,6 +185,13 @@ def test_a_disk_cache_survives_a_restart_with_its_indexes(tmp_path: Path, mode: 
     assert copied.gets() == (1, 0, 0)
     on_disk = b"".join(path.read_bytes() for path in tmp_path.glob("**/*") if path.is_file() and "s/" not in str(path))
     assert (LOG[100:200] in on_disk) is (encrypted == "false" or "enc" not in mode)
+    for file in value_files(tmp_path):
+        raw = file.read_bytes()
+        file.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    with RemoteStorageManager(settings, store=copied.store) as manager:
+        again = {kind: stream.read() for kind, stream in manager.fetch_all_indexes(copied.metadata).items()}
+    assert again == indexes
+    assert copied.gets() == (2, 0, 1)  # a damaged entry is fetched again
 
 
 def test_the_same_key_in_two_stores_is_two_chunks(tmp_path: Path) -> None:
