@@ -90,9 +90,12 @@ def test_a_wrong_transaction_index_is_not_restored(tmp_path: Path, stored: Seque
 
 
 def test_a_transaction_that_began_in_an_earlier_segment_is_indexed(tmp_path: Path) -> None:
-    """The index lacks it if the leader that stored the segment had a log that begins in the middle of it."""
+    """The index lacks it if the leader that stored the segment had a log that begins in the middle of it.
+
+    Brokers do not index the second marker, because no records precede it.
+    """
     write_segment(tmp_path / "disk", [at(0, producer=ONE)], partition=ORDERS, end_offset=9)
-    last = [at(10), build_end_marker(11, ONE, commit=False)]
+    last = [at(10), *(build_end_marker(offset, ONE, commit=False) for offset in (11, 12))]
     write_segment(tmp_path / "disk", last, partition=ORDERS, base_offset=10)
     assert restored_index(tmp_path, 10) == (AbortedTransaction(1001, 0, 11, 12),)
 

@@ -86,8 +86,9 @@ def build_indexes(
 
     aborted, opened = play_markers(transaction_steps(add_batches(), lambda _: marker_of(batch)), opened)
     indexes = {"index": bytes(built.offset_index), "timeindex": built.close()}
-    # A broker creates the transaction index only with its first entry.
-    return indexes | ({"txnindex": format_txn_index(aborted)} if aborted else {}), opened
+    # A broker creates the transaction index only with its first entry, and indexes no marker without records.
+    entries = [entry for entry in aborted if entry.first_offset < entry.last_offset]
+    return indexes | ({"txnindex": format_txn_index(entries)} if entries else {}), opened
 
 
 def read_copy(span: Span, path: Path) -> Iterator[tuple[BatchHeader, memoryview]]:
