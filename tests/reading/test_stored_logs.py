@@ -50,6 +50,25 @@ def test_segments_that_retention_has_deleted_are_dropped_without_another_read_of
         assert logs.lineage(where) is None
 
 
+def test_a_reload_may_drop_a_log_before_or_during_its_refresh() -> None:
+    (segment,) = run_of(1, partition_of())
+    store = ScriptedStore(MemoryObjectStore())
+    with manager_of(store) as manager:
+        logs, where = StoredLogs(manager, {}), ("events", 0)
+        segment.put(store)
+        logs.load(["events"], {})
+
+        def drop(_: object) -> None:
+            store.delete([info.key for info in store.inner.list()])
+            logs.reload("events", None)
+
+        store.on("list", do=drop, times=1)
+        logs.refresh(where, from_start=True)
+        assert logs.lineage(where) is None
+        logs.refresh(where)
+        assert logs.lineage(where) is None
+
+
 def extents(logs: StoredLogs, where: TopicPartition) -> list[tuple[int, int]]:
     lineage = logs.lineage(where)
     assert lineage is not None

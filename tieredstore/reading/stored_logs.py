@@ -80,7 +80,9 @@ class StoredLogs:
         """List the keys after the partition's last known segment. This takes one request if the bucket has no new
         segment. With ``from_start``, list all keys of the partition, and drop the segments that the bucket has no more.
         """
-        lineage = self._logs[where]
+        lineage = self.lineage(where)
+        if lineage is None:  # another thread has reloaded the topic, and the bucket has no segment of the partition
+            return
         self.listings += 1
         known = _segments(lineage)
         last = 0 if from_start else max(segment.start_offset for segment in known.values())
@@ -102,7 +104,7 @@ class StoredLogs:
         self._tell(problems)
         kept = [segment for segment_id, segment in known.items() if segment_id not in gone]
         if not kept and not new:
-            del self._logs[where]
+            self._logs.pop(where, None)
         elif new or gone:
             self._trace(where, [*kept, *new], [*(() if from_start else lineage.problems), *problems])
         elif problems != [problem for problem in lineage.problems if problem.start_offset >= last]:
@@ -132,16 +134,10 @@ class StoredLogs:
         """Return True if two ids of a topic certainly differ; None means unknown."""
         return contradict(self._source.layout, topic, one, other)
 
-    def forget(self, wheres: Iterable[TopicPartition]) -> None:
-        """Drop the logs of partitions without readers."""
-        for where in wheres:
-            self._logs.pop(where, None)
-        kept = {topic for topic, _ in self._logs}
-        self._lives = {topic: life for topic, life in self._lives.items() if topic in kept}
-
     def _take(self, catalog: Catalog, topic: str, topic_id: Uuid | None) -> None:
-        for where in [where for where in self._logs if where[0] == topic]:
-            del self._logs[where]
+        # Copy the keys first, because a refresh on another thread may add or remove one.
+        for where in [where for where in list(self._logs) if where[0] == topic]:
+            self._logs.pop(where, None)
         self._problems[topic] = catalog.problems
         self._lives[topic] = None
         if topic not in catalog.topics():
