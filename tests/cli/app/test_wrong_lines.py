@@ -28,6 +28,7 @@ LINES = [
     ("verify --level all", "--level is 'all': it must be one of listing, index, data"),
     ("verify --sample some --store .", "--sample is 'some': give a percentage such as 5%"),
     ("verify --from soon --store .", "--from is 'soon', not an offset or a time"),
+    ("verify --recheck-after 7d --store .", "--recheck-after applies to segments in a state file: give --state too"),
     ("verify --parallel 300", "--parallel is '300': it must be at most 256"),
     ("doctor --yes --store .", "--yes is for --fix: give --fix too"),
     ("init no-such.properties --file new", "no-such.properties: there is no such settings file"),
@@ -38,6 +39,8 @@ LINES = [
         "there is no file no-such-file; for an object in a store give --settings FILE (-c) or --store URL",
     ),
     ("show x.index --records", "--records does not apply to x.index"),
+    ("show x.log --base-offset 5", "--base-offset does not apply to x.log: give it with Kafka's index files"),
+    ("show x.snapshot --base-offset 5", "--base-offset does not apply to x.snapshot"),
     ("ls", "no store is named: give --settings FILE (-c) or --store URL"),
     ("fetch t b 0", "PARTITION is 'b': it must be a whole number"),
     ("fetch", "fetch needs TOPIC: tieredstore fetch TOPIC PARTITION OFFSET|ID"),
@@ -53,6 +56,10 @@ LINES = [
     ("x" * 1000, "there is no command 'xxx"),
     ("inspect a 0 0 \x1b[2J", "unexpected argument"),
     ("ls --\x1b[2J", "ls has no option"),
+    *(
+        (f"{command} --from 7 --to 3 --store .", "--from 7 is after --to 3: the window ends before it begins")
+        for command in ("ls", "du", "verify", "holds place case")
+    ),
 ]
 IN_A_FOLDER = [
     ("ls --store nope", 2, "there is no file or folder 'nope'; URLs begin with file://, s3://"),

@@ -62,6 +62,7 @@ def du(
 
     Example: tieredstore du -c store.properties --by partition
     """
+    window.check_order()
     needing = {"--by day": by is UsageBy.DAY, "--prices": prices, "--from": window.start, "--to": window.stop}
     for option in (option for option, given in needing.items() if listing and given):
         raise ConfigError(f"{option} needs the manifests: leave --listing out")

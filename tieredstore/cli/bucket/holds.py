@@ -42,6 +42,7 @@ def place(
     """
     if topics.topic_id is not None:
         raise ConfigError("a hold applies to a topic's name, whatever its id: leave out --topic-id")
+    window.check_order()
     if isinstance(window.end, AtTime):
         raise ConfigError("--to of a hold must be an offset: leave --to out to hold all later offsets")
     with store.open() as bucket:

@@ -119,6 +119,7 @@ def ls(
 
     Example: tieredstore ls -c store.properties orders -p 0
     """
+    window.check_order()
     picture = None if plot is None else Picture(plot)
     time, is_whole = parse_time("--until", until), not (window.start or window.stop)
     has_broker = cluster.client() is not None

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tieredstore.api.verifying import Level
 
 _PERCENT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)%?", re.ASCII)
+_RECHECK_AFTER: Final = "30d"
 _FINDING: Final[Row[Finding]] = attributes_of(Finding)
 _SEEN: Final[Row[Verification]] = attributes_of(Verification, "severities", "findings")
 
@@ -62,7 +63,7 @@ def verify(
             metavar="AGE",
             help="With --state: check a segment again after this time, such as 24h or 7d.",
         ),
-    ] = "30d",
+    ] = _RECHECK_AFTER,
     *,
     window: FromTo,
     work: Work,
@@ -76,8 +77,11 @@ def verify(
 
     Example: tieredstore verify -c store.properties --level data events
     """
+    window.check_order()
     part = 1.0 if sample is None else percent(sample)
     recheck = duration_of("--recheck-after", recheck_after)
+    if state is None and recheck_after != _RECHECK_AFTER:
+        raise ConfigError("--recheck-after applies to segments in a state file: give --state too")
     report = Report(level, window.json(), as_json=output.as_json)
     with (
         store.open(cluster, is_all=not topics.names) as bucket,

@@ -179,6 +179,8 @@ def _format_of(asked: Asked) -> Format:
         raise ConfigError(f"{asked.name} cannot be shown: it is none of {nouns} (inspect shows segments of a bucket)")
     if asked.view not in found.views:
         raise ConfigError(f"{asked.view.value} does not apply to {asked.name}, which is one of {found.noun}")
+    if asked.base_offset is not None and (found not in KAFKA_FILES or not asked.name.endswith("index")):
+        raise ConfigError(f"--base-offset does not apply to {asked.name}: give it with Kafka's index files")
     return found
 
 
