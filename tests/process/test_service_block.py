@@ -8,6 +8,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
@@ -97,6 +98,16 @@ def test_a_service_is_run_on_the_main_thread_only() -> None:
     thread.start()
     thread.join()
     assert messages == ["signals reach the main thread only: run a service there"]
+
+
+def test_a_pause_of_the_longest_time_in_the_settings_ends_at_a_stop() -> None:
+    stop = Stop(1.0)
+    with ThreadPoolExecutor(1) as pool:
+        pause = pool.submit(stop.wait, (2**63 - 1) / 1000)
+        with suppress(TimeoutError):
+            pause.exception(0.1)  # an error would come at once
+        stop.ask()
+        assert pause.result()
 
 
 def test_drain_times_that_cannot_be_are_refused() -> None:

@@ -85,4 +85,4 @@ class Stop:
         Threads of a service must pause only by this method, so that a stop ends the pause: ``while not stop.wait(5.0):
         ...``.
         """
-        return self._asked.wait(seconds)
+        return self._asked.wait(min(seconds, threading.TIMEOUT_MAX))  # Long.MAX ms in the settings are more

@@ -160,7 +160,8 @@ class BatchProducer(Closing):
         return self._outbox.count()
 
     def _longest_s(self, timeout_s: float | None) -> float:
-        return 2 * self._sending.settings.delivery_timeout_ms / 1000 if timeout_s is None else timeout_s
+        longest_s = 2 * self._sending.settings.delivery_timeout_ms / 1000 if timeout_s is None else timeout_s
+        return min(longest_s, threading.TIMEOUT_MAX)  # the caller may give math.inf
 
 
 def _settings_of(source: StoreLike, brokers: str | None) -> Settings:
