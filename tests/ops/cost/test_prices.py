@@ -113,6 +113,15 @@ def test_another_file_is_named(text: str, why: str, tmp_path: Path) -> None:
     assert str(path) in str(refused.value)
 
 
+@pytest.mark.parametrize("line", ["store = ", "name = ", "other = ", "[store]\nread_gib = "])
+@pytest.mark.parametrize("number", ["9" * 5000, "0x" + "f" * 5000], ids=["decimal", "hexadecimal"])
+def test_a_number_of_thousands_of_digits_is_one_sentence(line: str, number: str, tmp_path: Path) -> None:
+    path = tmp_path / "prices.toml"
+    path.write_text(line + number)
+    with pytest.raises(ConfigError, match=r"prices\.toml' cannot be parsed: Exceeds the limit"):
+        read_prices(path)
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no-prices\.toml' cannot be read: No such file"):
         read_prices(tmp_path / "no-prices.toml")

@@ -141,6 +141,7 @@ def read_prices(path: Path) -> PriceFile:
     try:
         text = raw.decode()
         document: object = json.loads(text) if path.suffix.lower() == ".json" else tomllib.loads(text)
+        repr(document)  # raises ValueError for a hexadecimal number of TOML that is too long to show in a sentence
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the price file {str(path)!r} cannot be parsed: {excerpt(str(error), 200)}") from error
     if not isinstance(document, dict):
