@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
@@ -19,6 +19,7 @@ from tieredstore.errors import (
     CorruptDataError,
     EncryptionError,
     NewerVersionError,
+    ObjectNotFoundError,
     ResourceNotFoundError,
     UnknownKeyError,
 )
@@ -229,6 +230,23 @@ def test_a_topic_is_found_by_its_id_and_else_by_its_name() -> None:
         snapshots.write(taken, is_hourly=True)
     found = [snapshots.find_topic(*each) for each in (("orders", "A"), ("orders", "B"), ("orders", "C"), ("x", "A"))]
     assert [each and each.partition_count for each in found] == [1, 3, 3, None]
+
+
+@pytest.mark.parametrize("look", [Snapshots.find, lambda snapshots: snapshots.find_topic("orders", "x")])
+def test_a_snapshot_that_expires_after_the_listing_is_replaced_by_the_next(look: Callable[[Snapshots], object]) -> None:
+    store = ScriptedStore(MemoryObjectStore())
+    snapshots = stored_of(store)
+    snapshots.write(FULL, is_hourly=True)
+
+    def expire(_: object) -> None:
+        snapshots.write(at(NOON_MS + HOUR_MS), is_hourly=True)
+        store.delete([snapshots.key("c1", NOON_MS)])
+
+    store.on("get", "*T12Z.json", do=expire, times=1)
+    assert look(snapshots) in (at(NOON_MS + HOUR_MS), *FULL.topics)
+    store.on("get", do=ObjectNotFoundError("listed, but not readable"))
+    with pytest.raises(ObjectNotFoundError, match="listed, but not readable"):
+        look(snapshots)
 
 
 def test_a_key_pair_is_needed_by_the_snapshots_that_it_encrypts_and_by_damaged_ones() -> None:

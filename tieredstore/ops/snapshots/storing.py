@@ -122,6 +122,15 @@ class Snapshots:
             raise CorruptDataError(f"{where} holds another snapshot: {snapshot.cluster_id} {names[1]}")
         return snapshot
 
+    def _read_listed(self, stored: StoredSnapshot) -> ClusterSnapshot | None:
+        """Read one snapshot. Return None if it has expired since the listing, so that the caller lists again."""
+        try:
+            return self.read(stored)
+        except ObjectNotFoundError:
+            if stored in self._list():
+                raise
+            return None
+
     def find(
         self, at_ms: int | None = None, cluster_id: str | None = None, *, has_schemas: bool = False
     ) -> ClusterSnapshot:
@@ -144,10 +153,12 @@ class Snapshots:
                 break
             if cluster_id in (None, stored.cluster_id) and (at_ms is None or stored.moment_ms <= at_ms):
                 try:
-                    snapshot = self.read(stored)
+                    snapshot = self._read_listed(stored)
                 except CorruptDataError as error:
                     error.add_note("choose an earlier snapshot by its time: `tieredstore restore snapshot --list`")
                     raise
+                if snapshot is None:
+                    return self.find(at_ms, cluster_id, has_schemas=has_schemas)
                 if (
                     (at_ms is None or snapshot.taken_ms <= at_ms)
                     and (newest is None or snapshot.taken_ms > newest.taken_ms)
@@ -172,7 +183,9 @@ class Snapshots:
         """
         of_name: TopicSettings | None = None
         for stored in sorted(self.find_all(), key=lambda each: each.moment_ms, reverse=True):
-            found = next((each for each in self.read(stored).topics if each.topic == topic), None)
+            if (snapshot := self._read_listed(stored)) is None:
+                return self.find_topic(topic, topic_id)
+            found = next((each for each in snapshot.topics if each.topic == topic), None)
             if found is not None and found.topic_id == topic_id:
                 return found
             of_name = of_name or found
