@@ -149,6 +149,25 @@ def test_a_full_disk_loses_the_entry_and_nothing_else(
     assert "No space left" in caplog.text
 
 
+def test_a_process_without_free_descriptors_removes_no_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> sqlite3.Connection:
+        error = sqlite3.OperationalError("unable to open database file")
+        error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+        raise error
+
+    with opened(tmp_path) as cache:
+        cache.put(CHUNKS[0], CHUNK)
+    with opened(tmp_path) as cache:
+        with monkeypatch.context() as patched:
+            patched.setattr(sqlite3, "connect", refuse)
+            cache.put(CHUNKS[1], CHUNK)
+        assert got(cache, CHUNKS[0], len(CHUNK)) == CHUNK
+        cache.put(CHUNKS[2], CHUNK)
+        assert (cache.stats.entries, cache.stats.failures) == (2, 1)
+
+
 def on_the_tables_thread(cache: DiskChunkCache, use: Callable[[Cache], object]) -> None:
     cache._table._run(use)  # pyright: ignore[reportPrivateUsage]  the table lives on its thread
 

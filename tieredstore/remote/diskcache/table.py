@@ -42,6 +42,7 @@ _SETTINGS: Final = {
     "cull_limit": 1,
     "sqlite_mmap_size": 0,  # with a memory map, a truncated database would kill the process
 }
+_ENDINGS: Final = ("-wal", "-shm", "-journal", "")
 _ROOM: Final = "room"  # not the key of any value
 _MAX_NOTED: Final = 1024
 _WRITE_EVERY_S: Final = 1.0
@@ -215,7 +216,7 @@ class DiskTable:
             self._suffer(error)
             if not isinstance(error, Timeout):  # close a transaction that a failed commit left open
                 self._leave()
-            if not _is_passing(error):
+            if not _is_passing(error, self._folder):
                 with contextlib.suppress(OSError):
                     self._remove()
             return None
@@ -232,7 +233,7 @@ class DiskTable:
             try:
                 self._cache = self._connect()
             except Exception as error:
-                if _is_passing(error):
+                if _is_passing(error, self._folder):
                     raise
                 self._remove()
                 self._cache = self._connect()
@@ -260,7 +261,7 @@ class DiskTable:
         """Remove the database and the values, unless another process has made a new database."""
         if self._identity == self._find():
             # Remove SQLite's logs before the database. A new database must not find the log of the old one.
-            for ending in ("-wal", "-shm", "-journal", ""):
+            for ending in _ENDINGS:
                 (self._folder / f"cache.db{ending}").unlink(missing_ok=True)
             for path in filter(is_own, self._folder.glob("??/*.val")):
                 path.unlink(missing_ok=True)
@@ -326,11 +327,18 @@ class _PayloadCache(Cache):
         return int(self.reset("size"))
 
 
-def _is_passing(error: BaseException) -> bool:
+def _is_passing(error: BaseException, folder: Path) -> bool:
     """Return True if the error is transient or comes from the machine. Return False if the table's content caused
     it."""
     if (
         isinstance(error, Timeout) and error.__context__ is not None
     ):  # ``__context__`` of a Timeout is the reason why the transaction could not begin
         error = error.__context__
-    return isinstance(error, OSError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_CANTOPEN:
+        # The process may have too few free descriptors, so look at the database's files without opening them.
+        files = [folder / f"cache.db{ending}" for ending in _ENDINGS]
+        return all(
+            (file.is_file() and os.access(file, os.R_OK | os.W_OK)) or not os.path.lexists(file) for file in files
+        )
+    return isinstance(error, OSError) or code in _PASSING
