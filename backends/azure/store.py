@@ -316,7 +316,7 @@ class AzureObjectStore(CloudStore[AzureClient, AzureOptions]):
         keys are requested too.
         """
         infos = self.pages(self.identity, partial(info_page, prefix=prefix, size=self.options.page_size))
-        return self.listed(in_key_order(infos), prefix, start_after)
+        return self.check_listing(in_key_order(infos), prefix, start_after)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete the keys in batches, each with one request."""

@@ -431,11 +431,11 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             if number.bit_count() == 1:
                 landmark = token
 
-    def listed(
+    def check_listing(
         self, infos: Iterable[ObjectInfo], prefix: str, start_after: str | None, hint: str = ""
     ) -> Iterator[ObjectInfo]:
-        """Yield the objects of a listing that the caller of ``list`` wants. Raise StoreError, which ends with ``hint``,
-        if they are not sorted, because readers rely on the order, and would silently miss objects."""
+        """Yield the objects of a listing that the caller of ``list`` wants. If they are not sorted, raise StoreError
+        with ``hint`` at its end: readers rely on the order, and would silently miss objects."""
         last = ""
         for info in infos:
             # Drop unwanted keys, because some services include the key ``start_after`` or ignore this parameter, and

@@ -365,7 +365,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
             self.identity,
             lambda token, client: client.page(prefix=prefix, start=start_after, token=token, size=size),
         )
-        return self.listed(infos, prefix, start_after)
+        return self.check_listing(infos, prefix, start_after)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete with one request per key, several of them in parallel."""

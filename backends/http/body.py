@@ -71,8 +71,8 @@ class HttpAnswer:
     def _finish(self, wire: http.client.HTTPResponse | None, data: bytes | memoryview) -> None:
         """Check the body. Then release the connection for another request."""
         # Read past the end, so that surplus bytes are found, and so that an SDK verifies its checksum, if configured.
-        # A body of unknown length may never end, so one byte must do. urllib3 does not know of bytes read below it, and
-        # would then call the body cut off.
+        # Without ``wire``, read only one byte, because a body of unknown length may never end. With ``wire``, set no
+        # limit: urllib3 has not counted the bytes that were read below it, and would report a truncated body.
         if self.raw.read(1 if wire is None else None):
             raise StoreError(f"{self.what}: the store sent more bytes than it announced")
         self.check(data)

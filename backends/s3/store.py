@@ -53,7 +53,7 @@ class S3BucketClient:
             # Require an etag, because a page of a web server or proxy, sent in place of the object, has none.
             require_text("the etag", response["ETag"])
             size = answered_size(what, start, stop, response["ResponseMetadata"]["HTTPHeaders"])
-            # Read below the SDK's own body, unless that body checks a checksum.
+            # To save copies, read below the SDK's own body, unless that body verifies a checksum.
             is_plain = type(body).__name__ == "StreamingBody"
             raw = cast("RawBody", getattr(body, "_raw_stream", body) if is_plain else body)
             return take(HttpAnswer(size, raw, what))
@@ -184,7 +184,7 @@ class S3ObjectStore(CloudStore[S3BucketClient, S3Options]):
         is_by_folder = self.options.listing_order is ListingOrder.BY_FOLDER
         infos = (self._by_folder if is_by_folder else self._by_key)(prefix, start_after or "")
         hint = "; if the store lists folder by folder, set storage.s3.listing.order"
-        return self.listed(infos, prefix, start_after, hint)
+        return self.check_listing(infos, prefix, start_after, hint)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete up to 1,000 keys with one request; key by key on a server without bulk deletes."""

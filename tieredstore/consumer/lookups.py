@@ -529,7 +529,7 @@ class BucketInquiry:
 
     def _waits(self, look: Look) -> Waits | Unreadable:
         """Return why there is no next record: the bucket has no later segment, or no readable one of the partition."""
-        problem = self.logs.unreadable(look.where)
+        problem = self.logs.find_unreadable(look.where)
         return Waits() if problem is None else Unreadable(problem)
 
     def _find_cut(self, look: Look, position: int, lineage: Lineage | None) -> int | None:

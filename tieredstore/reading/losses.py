@@ -39,7 +39,7 @@ class Loss:
     """
 
     sentence: str
-    way_out: str = "; {} to continue with the present log"
+    way_out: str = "; {} to continue with the current log"
     warnings: tuple[str, ...] | None = None
 
 

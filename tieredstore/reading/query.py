@@ -49,8 +49,8 @@ class LogQuery:
     ``topic_ids`` choose between incarnations of a re-created topic. ``client`` has the properties of the Kafka client
     that reads the broker (``docs/how-to/read.md``). If it is None, only the bucket is read. The broker must answer
     within ``timeout_s``. For offsets that do not exist, ``on_data_loss`` chooses an error, or a warning after which the
-    read continues. With ``by_partition``, a partition whose open transactions cannot be determined ends where its log
-    does, and only reads of its last records raise the error, so that other partitions can be read.
+    read continues. With ``by_partition``, undetermined open transactions of one partition do not stop reads of the
+    others: the partition ends where its log does, and only reads of its last records raise the error.
     """
 
     selection: Selection

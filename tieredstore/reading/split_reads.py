@@ -313,7 +313,7 @@ def _uncut_stop(split: LiveSplit, live: LiveReader, losses: Losses) -> int:
         f"offsets {max(answer.end, split.start)} to {split.stop - 1} of {split.partition} were requested, but an "
         f"election truncated the log at offset {answer.end}"
     )
-    losses.accept(Loss(sentence, "; {} to read the present log"))
+    losses.accept(Loss(sentence, "; {} to read the current log"))
     return min(split.stop, max(split.start, now.offset))
 
 

@@ -117,7 +117,7 @@ class StoredLogs:
         with self._taking:
             return self._logs.get(where)
 
-    def unreadable(self, where: TopicPartition) -> Problem | None:
+    def find_unreadable(self, where: TopicPartition) -> Problem | None:
         """Return a problem of a partition of which the bucket has segments, but no readable one; otherwise None."""
         with self._taking:
             topic_id = self._lives.get(where[0])

@@ -149,7 +149,8 @@ class PlaceLookup:
             where: (first, max(last, stop) if isinstance(stop := place_of(stops, where), int) else last)
             for where, (first, last) in windows.items()
         }
-        # The last records that were asked for all exist if they begin after the log does.
+        # If the last N records begin after the log's first offset, all N were found. So an unreadable segment before
+        # them is no loss.
         counted = {
             where
             for where, (first, _) in asked.items()
@@ -160,7 +161,7 @@ class PlaceLookup:
             self.snapshot, asked,
             starts_there=with_offsets(starts, asked) | counted, stops_there=with_offsets(stops, asked),
         )  # fmt: skip
-        # A look-up of a time does not see the missing records, of which some may be at or after this time.
+        # The look-up of a time skips missing records, but some of them may be at or after this time.
         logs = {where: self.snapshot.logs[where] for where in asked if isinstance(place_of(starts, where), AtTime)}
         losses.accept_missing(
             lost

@@ -198,7 +198,7 @@ def plan_groups(offset_map: OffsetMap, source: SourceGroups, cluster: ClusterSta
                 "of the run and the groups"
             )
         _check_target(offset_map, cluster)
-        begins = _begins(offset_map, cluster)
+        starts = _find_starts(offset_map, cluster)
         for name, reason in sorted(source.left.items()):
             yield _outcome(name, "kept", "not_movable", reason)
         here = cluster.list_groups()
@@ -208,7 +208,7 @@ def plan_groups(offset_map: OffsetMap, source: SourceGroups, cluster: ClusterSta
             if obstacle is not None:
                 yield _outcome(group.group, "failed", "refused", f"{obstacle} in the new cluster")
             else:
-                translated = [_after_begin(each, begins) for each in translate_group(offset_map, group, begins)]
+                translated = [_after_begin(each, starts) for each in translate_group(offset_map, group, starts)]
                 yield from _move(group.group, translated, cluster, dry_run=dry_run)
 
     return Plan("move_groups", ", ".join(group.group for group in source.groups), outcomes)
@@ -231,16 +231,16 @@ def _check_target(offset_map: OffsetMap, cluster: ClusterState) -> None:
             )
 
 
-def _begins(offset_map: OffsetMap, cluster: ClusterState) -> dict[TopicPartition, int]:
+def _find_starts(offset_map: OffsetMap, cluster: ClusterState) -> dict[TopicPartition, int]:
     """Return the first offset of each partition of the target topics."""
     live = cluster.describe(mapped.target for mapped in offset_map.topics.values())
     return cluster.earliest_offsets((name, number) for name, topic in live.items() for number in topic.partitions)
 
 
-def _after_begin(move: GroupOutcome, begins: Mapping[TopicPartition, int]) -> GroupOutcome:
+def _after_begin(move: GroupOutcome, starts: Mapping[TopicPartition, int]) -> GroupOutcome:
     """Move the offset to the first offset of its target partition if the target has deleted earlier records. At a
     deleted offset, a consumer with ``auto.offset.reset=latest`` would skip all records."""
-    if move.target_offset is None or move.target_offset >= (begin := begins.get(move.target, 0)):
+    if move.target_offset is None or move.target_offset >= (begin := starts.get(move.target, 0)):
         return move
     note = f"{move.target_topic}-{move.target_partition} begins at {begin}: earlier records were deleted"
     return replace(move, target_offset=begin, reason="; ".join(filter(None, (move.reason, note))))
@@ -275,11 +275,11 @@ def _is_there(move: GroupOutcome, commits: Mapping[TopicPartition, GroupCommit])
 
 
 def translate_group(
-    offset_map: OffsetMap, group: GroupOffsets, begins: Mapping[TopicPartition, int]
+    offset_map: OffsetMap, group: GroupOffsets, starts: Mapping[TopicPartition, int]
 ) -> Iterator[GroupOutcome]:
     """Yield a planned outcome for each target offset of a group.
 
-    ``begins`` has the first offsets of target partitions. If keys were hashed again, the group gets these offsets in
+    ``starts`` has the first offsets of target partitions. If keys were hashed again, the group gets these offsets in
     partitions without records. Without a committed offset there, it might skip records that are written before it
     starts. Ignore offsets of topics that the run does not have. Offsets of partitions that the run did not restore have
     the status ``kept``.
@@ -289,7 +289,7 @@ def translate_group(
         if not mapped.is_rehashed:
             yield from (_translate(offset_map, group.group, commit) for commit in commits)
         elif commits:
-            yield from _first_unread(offset_map, group.group, topic, commits, begins)
+            yield from _first_unread(offset_map, group.group, topic, commits, starts)
 
 
 def _translate(offset_map: OffsetMap, group: str, commit: CommittedOffset) -> GroupOutcome:
@@ -316,7 +316,7 @@ def _first_unread(
     group: str,
     topic: str,
     commits: Sequence[CommittedOffset],
-    begins: Mapping[TopicPartition, int],
+    starts: Mapping[TopicPartition, int],
 ) -> Iterator[GroupOutcome]:
     """Yield an outcome for each target partition of a topic whose records were partitioned again by key. The outcome
     has the first offset that the group should read in the partition."""
@@ -338,7 +338,7 @@ def _first_unread(
         target_topic=offset_map.topics[topic].target, metadata=texts[0] if len(texts) == 1 else "",
     )  # fmt: skip
     found = {
-        number: FirstUnread(offset, 0) for (name, number), offset in begins.items() if name == outcome.target_topic
+        number: FirstUnread(offset, 0) for (name, number), offset in starts.items() if name == outcome.target_topic
     }
     for partition, first in sorted((found | offset_map.first_unread(topic, offsets)).items()):
         yield replace(outcome, target_partition=partition, target_offset=first.offset, read_again=first.read_again)

@@ -34,7 +34,7 @@ _CLEANER_CHECKPOINT: Final = "cleaner-offset-checkpoint"
 
 _NEW_S: Final = 5.0
 _OLD_S: Final = 60.0
-"""The leader epoch of an older answer may be out of date."""
+"""Maximum age of an answer that is still used. The leader epoch of an older one may be out of date."""
 
 _SOON_S: Final = 1.0
 

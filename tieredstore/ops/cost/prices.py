@@ -98,7 +98,7 @@ class PubsubUse:
 
 
 def _show_date(value: object) -> object:
-    """Return a date as text, because TOML has dates."""
+    """Return a date as text, because TOML parses ``as_of = 2026-01-31`` to a date."""
     return str(value) if isinstance(value, date) else value
 
 

@@ -66,7 +66,7 @@ class KeyNeed:
 
 
 _FOREVER_MS: Final = 10**13
-"""A retention that is longer, such as Java's greatest long, is taken as forever: its end is in no calendar."""
+"""Longer cache retentions, such as Java's Long.MAX_VALUE, count as unlimited, because no calendar has their end."""
 
 _RENEWED_S: Final = 10.0
 _MARGIN_MS: Final = int(1000 * (_RENEWED_S + CALL_TIMEOUT_S))

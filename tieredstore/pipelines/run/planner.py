@@ -223,7 +223,7 @@ class Planner:
         return tasks
 
     def _tell(self, failures: Mapping[TopicPartition, TieredStoreError], rest: Sequence[object]) -> None:
-        """If nothing else is left to write, raise the error. Otherwise, only log it: a later call raises it."""
+        """If ``rest`` is empty, raise the error. Otherwise log it, and write the rest first: a later call raises it."""
         for error in failures.values():
             if not rest:
                 raise error

@@ -286,7 +286,7 @@ class BatchConsumer(Closing):
         for partition, claim in claims.items():
             if partition not in self._partitions:
                 self._open(partition, claim.committed, claim.term)
-        self._version = version  # only now, because the queue may not answer: the next call then opens the rest
+        self._version = version  # set last: if the queue does not answer, the next call opens the remaining partitions
 
     def _let_go(self, claims: Mapping[int, Claim]) -> None:
         """Stop reading each partition that another member owns, because that member continues from the committed

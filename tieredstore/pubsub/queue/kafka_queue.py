@@ -183,7 +183,7 @@ class KafkaQueue(NotificationQueue):
         return fault(error, doing)
 
     def _search(self, partition: int, raw: bytes, floor: int) -> int | None:
-        """Return the offset of the record at or after ``floor``; None if the record is not there yet."""
+        """Return the offset of the record ``raw`` at or after ``floor``; None if it is not in the log yet."""
         start, end = self.start(partition), self.end(partition)
         with closing(self._fetch(partition, min(max(floor, start), end), end)) as batches:
             entries = chain.from_iterable(map(_entries_in, batches))

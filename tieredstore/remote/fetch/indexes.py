@@ -131,7 +131,7 @@ def _plain_sizes(manifest: SegmentManifest) -> dict[IndexType, int]:
 
 
 def _split(plain: bytes, sizes: Mapping[IndexType, int]) -> dict[IndexType, bytes]:
-    """Split the concatenated plaintexts."""
+    """Split concatenated decrypted indexes of these sizes."""
     starts = accumulate(sizes.values(), initial=0)
     return {kind: plain[start : start + size] for start, (kind, size) in zip(starts, sizes.items(), strict=False)}
 

@@ -202,21 +202,21 @@ class PartitionRestore:
         for path in self.folder.glob(f"*{DRAFT}"):
             path.unlink()
         producers = Producers()
-        opened: Mapping[int, int] = {}
+        pending: Mapping[int, int] = {}
         for span in self.spans:
             if producer_states == "keep":
                 producers = producers_at_end(source, [span], producers.states)
             snapshot = format_producer_snapshot(producers.states)
-            after = check_copy(span, self.folder, snapshot, opened) if span.start in there else None
+            after = check_copy(span, self.folder, snapshot, pending) if span.start in there else None
             if after is None:
-                drafts, after = copy_span(source, span, self.folder, snapshot, opened)
+                drafts, after = copy_span(source, span, self.folder, snapshot, pending)
                 self._place(drafts)
-            opened = after
+            pending = after
             yield span
         if self.markers.opened:
             if producer_states == "keep":
                 self.markers.end_transactions(producers)
-            contents, _ = build_indexes(self.markers.start, self.markers.batches(), opened)
+            contents, _ = build_indexes(self.markers.start, self.markers.batches(), pending)
             contents |= {"snapshot": format_producer_snapshot(producers.states), "log": self.markers.log}
             self._place(draft_files(self.folder, self.markers.start, self.markers.stop, contents))
             yield from self.markers.opened

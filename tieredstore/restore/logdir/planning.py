@@ -112,11 +112,12 @@ def find_open_at_end(source: SegmentSource, spans: Sequence[Span]) -> tuple[Prod
 
 
 def count_known(source: SegmentSource, spans: Sequence[Span]) -> int:
-    """Return the number of spans until which snapshots of producers tell all transactions that are open at the end of
-    ``spans``. Only the batches of later spans tell the others.
+    """Return the number of leading spans that need not be read to find the transactions open at the end of ``spans``.
+    Snapshots of producers replace them.
 
-    If a broker's log begins in the middle of a transaction, the broker's snapshots lack the transaction. In the raw
-    layout, snapshots are computed, and lack the producers' epochs.
+    If a broker's log begins in the middle of a transaction, the broker's snapshots lack the transaction. So the spans
+    from its start on must be read. In the raw layout, the result is 0, because computed snapshots lack the producers'
+    epochs.
     """
     if not spans or not source.layout.tells_transactions:
         return 0

@@ -31,22 +31,22 @@ _WRITE_SIZE: Final = 1 << 20
 
 
 def copy_span(
-    source: SegmentSource, span: Span, folder: Path, snapshot: bytes, opened: Mapping[int, int]
+    source: SegmentSource, span: Span, folder: Path, snapshot: bytes, pending: Mapping[int, int]
 ) -> tuple[dict[Path, Path], Mapping[int, int]]:
     """Write the files of the span's segment as drafts (unfinished files), and sync them. Return each draft with its
     final name, and the transactions that are open at the span's end. The log comes last.
 
-    ``snapshot`` is the snapshot of producers at the span's end. ``opened`` maps producer ids to the first offsets of
+    ``snapshot`` is the snapshot of producers at the span's end. ``pending`` maps producer ids to the first offsets of
     transactions that are open at the span's start. Memory holds at most the largest batch, one chunk and the indexes.
 
     Raise BatchCorruptError for a damaged batch, and for a batch that crosses the span's start or end.
     """
     path = folder / f"{span.start:020d}.log"
     with _draft(path).open("wb", buffering=_WRITE_SIZE) as log:
-        indexes, opened = build_indexes(span.start, _copy_batches(source, span, log), opened)
+        indexes, pending = build_indexes(span.start, _copy_batches(source, span, log), pending)
         sync(log)
     drafts = draft_files(folder, span.start, span.stop, {**indexes, "snapshot": snapshot})
-    return {**drafts, _draft(path): path}, opened
+    return {**drafts, _draft(path): path}, pending
 
 
 def _copy_batches(source: SegmentSource, span: Span, log: BinaryIO) -> Iterator[tuple[BatchHeader, memoryview]]:
@@ -68,12 +68,13 @@ def _copy_batches(source: SegmentSource, span: Span, log: BinaryIO) -> Iterator[
 
 
 def build_indexes(
-    base_offset: int, batches: Iterable[tuple[BatchHeader, memoryview]], opened: Mapping[int, int]
+    base_offset: int, batches: Iterable[tuple[BatchHeader, memoryview]], pending: Mapping[int, int]
 ) -> tuple[dict[str, bytes], Mapping[int, int]]:
     """Return the indexes of a segment with these batches, by their suffixes, and the transactions that are open at its
-    end. ``opened`` has those at its start.
+    end. ``pending`` has those at its start.
 
-    Stored indexes have no checksum. With a wrong index, a broker would skip records, or return aborted records.
+    The bucket's indexes are not copied, because they have no checksum. With a wrong index, a broker would skip records,
+    or return aborted records.
     """
     built, position, batch = IndexBuilder(base_offset), 0, memoryview(b"")
 
@@ -84,11 +85,11 @@ def build_indexes(
             position += len(batch)
             yield header
 
-    aborted, opened = play_markers(transaction_steps(add_batches(), lambda _: marker_of(batch)), opened)
+    aborted, pending = play_markers(transaction_steps(add_batches(), lambda _: marker_of(batch)), pending)
     indexes = {"index": bytes(built.offset_index), "timeindex": built.close()}
     # A broker creates the transaction index only with its first entry, and indexes no marker without records.
     entries = [entry for entry in aborted if entry.first_offset < entry.last_offset]
-    return indexes | ({"txnindex": format_txn_index(entries)} if entries else {}), opened
+    return indexes | ({"txnindex": format_txn_index(entries)} if entries else {}), pending
 
 
 def read_copy(span: Span, path: Path) -> Iterator[tuple[BatchHeader, memoryview]]:
@@ -109,17 +110,17 @@ def read_copy(span: Span, path: Path) -> Iterator[tuple[BatchHeader, memoryview]
             yield header, batch
 
 
-def check_copy(span: Span, folder: Path, snapshot: bytes, opened: Mapping[int, int]) -> Mapping[int, int] | None:
+def check_copy(span: Span, folder: Path, snapshot: bytes, pending: Mapping[int, int]) -> Mapping[int, int] | None:
     """Return the transactions that are open at the span's end, as :func:`copy_span` does. Return None unless the folder
     has an undamaged copy of the span's log, the indexes that belong to it, and the ``snapshot`` of producers."""
     path = folder / f"{span.start:020d}.log"
     try:
-        indexes, opened = build_indexes(span.start, read_copy(span, path), opened)
+        indexes, pending = build_indexes(span.start, read_copy(span, path), pending)
         stored = {suffix: path.with_suffix(f".{suffix}").read_bytes() for suffix in indexes}
         is_intact = (stored, (folder / f"{span.stop:020d}.snapshot").read_bytes()) == (indexes, snapshot)
     except (BatchCorruptError, FileNotFoundError):
         return None
-    return opened if is_intact else None
+    return pending if is_intact else None
 
 
 def draft_files(folder: Path, start: int, stop: int, contents: Mapping[str, bytes]) -> dict[Path, Path]:

@@ -44,7 +44,8 @@ _logger: Final = logging.getLogger(__name__)
 
 _TRIGGER: Final = "1 second"
 _LONGEST_S: Final = 5.0
-"""Most seconds between two batches. Each batch writes small files into Spark's checkpoint."""
+"""Maximum seconds between two batches. Files come due by age too, so batches may be more frequent than listings.
+But each batch writes small files into Spark's checkpoint."""
 _KEEPER_S: Final = 5
 _LOOK_S: Final = 0.5
 _CLOSING_S: Final = 1.0

@@ -246,7 +246,7 @@ class WindowSink:
         self._finalize()
         self._measure()
         now = self._monotonic()
-        # Nothing else would notice for long that another driver has taken over.
+        # While nothing is written, only this check notices that another driver has taken over.
         if now - self._wrote_at >= _IDLE_S and now >= self._alone_at:
             self.driver.mark_published()
             self.driver.log.check_alone()

@@ -60,7 +60,7 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return WindowReader, (self._every_s,)
 
     def initialOffset(self) -> Json:  # noqa: N802 - Spark's name, as the others are
-        """Return a Spark offset. Earlier releases listed the windows of a batch in it."""
+        """Return the first Spark offset. ``windows`` stays empty; earlier versions listed a batch's windows in it."""
         return {"version": PIPELINE_OFFSETS.version, "windows": []}
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: ARG002, N802
