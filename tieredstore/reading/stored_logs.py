@@ -44,7 +44,7 @@ class StoredLogs:
         """The id under which each listed topic is read. None if the bucket does not have the topic."""
         self._logs: dict[TopicPartition, Lineage] = {}
         self._taking = threading.Lock()
-        """Held while a listing replaces a topic's logs, so that no other thread misses a log meanwhile."""
+        """A lock held while a topic's logs are replaced, so that no other thread sees the topic without its logs."""
         self._problems: dict[str, tuple[Problem, ...]] = {}
         """The problems of the last listing of each topic."""
         # Log each sentence once, because otherwise every look-up would report a segment that is still being copied.
