@@ -36,7 +36,7 @@ from tieredstore.catalog.catalog import Catalog
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import BatchCorruptError, TieredStoreError
 from tieredstore.kafka.batches import HEADER_SIZE, CompressionType, read_batch_headers
-from tieredstore.model import AtTime
+from tieredstore.model import AtTime, Isolation
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import read_split
 from tieredstore.remote import RemoteStorageManager
@@ -61,7 +61,7 @@ class Reading:
     name: str
     start: int | AtTime | None = None
     stop: int | AtTime | None = None
-    isolation: str = "read_uncommitted"
+    isolation: Isolation = "read_uncommitted"
 
 
 class WholeCatalog(NamedTuple):
@@ -170,7 +170,7 @@ class DamagedBucket:
         return answer(catalog, partition, reading)
 
     def _records(self, catalog: Catalog, partition: int, reading: Reading) -> Answer:
-        chosen = ReadSettings(isolation=reading.isolation)  # type: ignore[arg-type]  # one of the two
+        chosen = ReadSettings(isolation=reading.isolation)
         reader = RecordReader(self._manager, catalog, chosen)
         with reader.read(self.segments[0].topic, partition, reading.start, reading.stop) as read:
             records = _table(read, chosen.schema)
