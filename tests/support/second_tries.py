@@ -30,14 +30,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     again = tried_again(config)
     if again:
         terminalreporter.section("failed at the first try")
-        for name in again:
-            terminalreporter.write_line(name)
+        for report in again:
+            terminalreporter.write_line(f"{report.nodeid}\n{report.longreprtext}\n{report.capstderr}")
         verdict = "FAIL" if len(again) > MOST else "passed"
         terminalreporter.write_line(f"{len(again)} failed first; at most {MOST} may: {verdict}")
 
 
-def tried_again(config: pytest.Config) -> list[str]:
-    """Return the names of the tests that ran twice; none in an xdist worker, which does not judge the run."""
+def tried_again(config: pytest.Config) -> list[pytest.TestReport]:
+    """Return the first tries that failed; none in an xdist worker, which does not judge the run."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    reports: list[pytest.TestReport] = reporter.stats.get("rerun", []) if reporter else []
-    return sorted({report.nodeid for report in reports})
+    return reporter.stats.get("rerun", []) if reporter else []
