@@ -85,7 +85,7 @@ FORK = """
 
     with opened(Path(sys.argv[1])) as cache:
         cache.put(CHUNKS[0], b"chunk")
-        with cache._table.counters._lock:  # as if another thread were counting
+        with cache._counters._lock:  # as if another thread were counting
             child = os.fork()
             if child == 0:
                 ok = check(cache, 1) and cache.stats.hits == 101 and cache.stats.failures == 0
@@ -155,7 +155,7 @@ STUCK_FORK = """
 
     with opened(Path(sys.argv[1])) as cache:
         cache.put(CHUNKS[0], b"chunk")
-        with cache._table._gate:  # as if another thread were stuck in a call
+        with cache._gate:  # as if another thread were stuck in a call
             child = os.fork()
             if child == 0:
                 cache.put(CHUNKS[1], b"chunk")

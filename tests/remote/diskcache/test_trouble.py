@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import io
 import logging
 import os
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -169,7 +171,7 @@ def test_a_process_without_free_descriptors_removes_no_database(
 
 
 def on_the_tables_thread(cache: DiskChunkCache, use: Callable[[Cache], object]) -> None:
-    cache._table._run(use)  # pyright: ignore[reportPrivateUsage]  the table lives on its thread
+    cache._run(use)  # pyright: ignore[reportPrivateUsage]  the table lives on its thread
 
 
 def test_a_full_database_loses_the_entry_and_its_file(tmp_path: Path) -> None:
@@ -198,7 +200,7 @@ def test_a_locked_database_costs_hits_nothing_and_puts_their_time_out(tmp_path: 
             other.execute("BEGIN IMMEDIATE")
             assert [got(cache, key, len(CHUNK)) for key in keys] == [CHUNK] * 70
             # Do not call `cache.stats`, which would write the recorded uses first.
-            counted = cache._table.counters.snapshot()  # pyright: ignore[reportPrivateUsage]
+            counted = cache._counters.snapshot()  # pyright: ignore[reportPrivateUsage]
             assert counted.failures == 0, "a hit waited for the lock"
             hasty.put(CHUNKS[2], CHUNK)
             assert CHUNKS[2] not in hasty
@@ -274,3 +276,19 @@ def test_a_disk_that_cannot_be_read_is_a_miss(tmp_path: Path, monkeypatch: pytes
             assert got(cache, KEY, len(CHUNK)) is None
         assert (cache.stats.failures, cache.stats.damaged) == (1, 0)
         assert got(cache, KEY, len(CHUNK)) == CHUNK
+
+
+def test_a_read_that_ends_after_the_cache_was_closed_opens_nothing_again(tmp_path: Path) -> None:
+    with opened(tmp_path) as cache:
+        cache.put(CHUNKS[0], CHUNK)
+
+        class Buffer(ctypes.c_ubyte * len(CHUNK)):  # type: ignore[misc]
+            def __len__(self) -> int:
+                calls.append(1)
+                if len(calls) == 2:  # the entry's file is open by now
+                    cache.close()
+                return len(CHUNK)
+
+        calls: list[int] = []
+        assert cache.get_into(CHUNKS[0], Buffer())
+        assert [thread.name for thread in threading.enumerate() if thread.name.startswith("disk-cache")] == []

@@ -90,7 +90,7 @@ class Submissions:
         submit = ThreadPool.submit
 
         def counting(pool: ThreadPool, *args: object, **kwargs: object) -> object:
-            self.count += "DiskTable" not in args[0].__qualname__  # type: ignore[attr-defined]
+            self.count += "DiskChunkCache" not in args[0].__qualname__  # type: ignore[attr-defined]
             return submit(pool, *args, **kwargs)  # type: ignore[arg-type]
 
         monkeypatch.setattr(ThreadPool, "submit", counting)
