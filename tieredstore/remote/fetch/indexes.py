@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable, Mapping
-from itertools import accumulate
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from tieredstore.errors import (
@@ -17,7 +16,6 @@ from tieredstore.errors import (
 )
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import IndexEntry, SegmentManifest
-from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 from tieredstore.remote.fetch.chunk_cache import LAYOUT_DIGEST_SIZE, ChunkKey
 from tieredstore.transform.chunks import fresh_memory
@@ -35,8 +33,7 @@ INDEX_ENTRY_COST: Final = 512
 class Indexes:
     """Indexes of a store's segments. One request fetches all indexes of a segment, and one cache entry holds them.
 
-    ``fetch.indexes.cache.*`` configures the cache in memory. A ``disk`` cache keeps indexes too: as plaintext or, if it
-    is encrypted, in the stored form.
+    ``fetch.indexes.cache.*`` configures the cache in memory. A ``disk`` cache keeps indexes too, in the stored form.
     """
 
     def __init__(
@@ -79,16 +76,15 @@ class Indexes:
         disk, manifest = self._disk, opened.manifest
         if disk is None:
             return _open_indexes(self._fetch(key, metadata, manifest), opened, metadata)
-        entry, sizes = self._entry_key(key, manifest), _plain_sizes(manifest)
+        entry = self._entry_key(key, manifest)
         # Allocate memory only for an existing entry, because a damaged manifest may state any size.
-        size = manifest.segment_indexes.total_size if disk.encrypted else sum(sizes.values())
-        held = fresh_memory(size) if entry in disk else None
+        held = fresh_memory(manifest.segment_indexes.total_size) if entry in disk else None
         if held is not None and disk.read(entry, held):
-            return _open_indexes(bytes(held), opened, metadata) if disk.encrypted else _split(bytes(held), sizes)
+            return _open_indexes(bytes(held), opened, metadata)
         # One object holds all indexes of the segment, so fetch them with one request.
         stored = self._fetch(key, metadata, manifest)
         indexes = _open_indexes(stored, opened, metadata)
-        disk.put(entry, stored if disk.encrypted else b"".join(indexes.values()))
+        disk.put(entry, stored)
         return indexes
 
     def _fetch(self, key: str, metadata: RemoteLogSegmentMetadata, manifest: SegmentManifest) -> bytes:
@@ -122,18 +118,6 @@ def _open_index(cipher: SegmentCipher | None, stored: bytes, entry: IndexEntry, 
         return cipher.open(unit)
     except CorruptDataError as error:
         raise IndexesCorruptError(f"the {what} cannot be decrypted: {error}") from error
-
-
-def _plain_sizes(manifest: SegmentManifest) -> dict[IndexType, int]:
-    """Return the size of each recorded index before encryption."""
-    overhead = 0 if manifest.encryption is None else ENCRYPTION_OVERHEAD
-    return {kind: entry.size - overhead if entry.size else 0 for kind, entry in manifest.segment_indexes.recorded()}
-
-
-def _split(plain: bytes, sizes: Mapping[IndexType, int]) -> dict[IndexType, bytes]:
-    """Split concatenated decrypted indexes of these sizes."""
-    starts = accumulate(sizes.values(), initial=0)
-    return {kind: plain[start : start + size] for start, (kind, size) in zip(starts, sizes.items(), strict=False)}
 
 
 def weight_of_indexes(indexes: dict[IndexType, bytes]) -> int:
