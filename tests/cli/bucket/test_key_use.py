@@ -75,11 +75,21 @@ def test_a_rotation_that_is_killed_is_remembered_for_as_long(
     assert [path.name for path in root.rglob("!tieredstore/keys/rotated/*")] == ["key1"]
 
 
-def test_a_bucket_that_keeps_versions_may_need_a_retired_pair(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_that_keeps_versions_may_need_a_retired_pair(
+    root: Path, both: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """``restore undelete`` brings back manifests that were deleted before a rotation."""
     assert "older versions" not in tieredstore("keys", "list", "key3", "-c", both).stderr
-    monkeypatch.setattr(FilesystemObjectStore, "versions", lambda _: VersionedStore().versions())
-    assert "older versions of manifests were not checked" in tieredstore("keys", "list", "key3", "-c", both).stderr
+    private = root.parent / "private"
+    private.mkdir()
+    with both.open("a") as file:
+        file.write(f"endpoint.rules=pii\nendpoint.rules.pii.topics=pii.*\nendpoint.rules.pii.url={private.as_uri()}\n")
+    answers: dict[str, object] = dict.fromkeys((root.as_uri(), private.as_uri()), "it keeps none")
+    monkeypatch.setattr(FilesystemObjectStore, "versions", lambda store: answers[store.identity])
+    for place in answers:
+        monkeypatch.setitem(answers, place, VersionedStore().versions())
+        assert "older versions of manifests were not checked" in tieredstore("keys", "list", "key3", "-c", both).stderr
+        monkeypatch.setitem(answers, place, "it keeps none")
 
 
 def counted(settings: Path) -> dict[str | None, int]:

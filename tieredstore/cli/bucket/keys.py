@@ -43,6 +43,7 @@ from tieredstore.ops.keys.pairs import KeyPairFiles, generate_key_pair, passphra
 from tieredstore.ops.keys.sealing import KmsKey, seal_pair
 from tieredstore.ops.keys.settings import add_key_pair, folder_of_pairs, list_pairs
 from tieredstore.ops.keys.use import KeyNeed, NeedReason, cached_until_ms
+from tieredstore.places.routed import places_of
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
@@ -316,8 +317,9 @@ def _check(bucket: Bucket, key_id: str, *, as_json: bool) -> None:
 
 def _tell_of_versions(bucket: Bucket) -> None:
     """Say that older versions of manifests may need a retired pair, if the bucket keeps versions."""
-    versions = admin_of(bucket.opened().store).versions()
-    if isinstance(versions, BucketVersions) and versions.obstacle() is None:
+    opened = bucket.opened()
+    of_places = [admin_of(place.store).versions() for place in places_of(opened.store, opened.prefix)]
+    if any(isinstance(versions, BucketVersions) and versions.obstacle() is None for versions in of_places):
         complain(
             "older versions of manifests were not checked: keep the pair while you may bring back deleted segments"
         )
