@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -42,82 +42,6 @@ waking a thread.
 MAX_HELPERS: Final = (os.cpu_count() or 1) - 1
 """Maximum number of threads that one read wakes, besides the reader's own."""
 
-
-class CachedChunks:
-    """Reader of chunks from a cache, with helper threads. Safe from several threads."""
-
-    def __init__(self, cache: ChunkCache, store: str, helpers: Executor, life: Lifetime) -> None:
-        self._cache = cache
-        self._store = store
-        self._helpers = helpers
-        self._life = life
-
-    def read(self, job: Job, chunks: Sequence[int]) -> dict[int, Original]:
-        """Return the original bytes of those ``chunks`` of the job that are cached and intact.
-
-        A chunk goes into the job's destination if the whole chunk fits there. After an error, helper threads may still
-        write into the chunks' memory.
-        """
-        waiting, originals = deque(chunks), dict[int, Original]()
-
-        def take_all() -> None:
-            while True:
-                self._life.check()
-                try:
-                    chunk = waiting.popleft()
-                except IndexError:
-                    return
-                original = self._read_one(job, chunk)
-                if original is not None:
-                    originals[chunk] = original
-
-        try:
-            helping = self._wake_helpers(take_all, self._helper_count(job.segment, len(chunks)))
-            take_all()
-            for help in helping:
-                # No chunk is left for a helper that has not begun, so cancel it.
-                if not help.cancel():
-                    outcome(help)
-        finally:
-            waiting.clear()
-        return originals
-
-    def _wake_helpers(self, work: Callable[[], None], count: int) -> list[Future[None]]:
-        """Start ``count`` helper threads that run ``work`` too, and return their futures."""
-        helping: list[Future[None]] = []
-        with suppress(AlreadyClosedError):  # if the pool is closed, as in a forked child, the reader works alone
-            helping.extend(self._helpers.submit(work) for _ in range(count))
-        return helping
-
-    def _helper_count(self, segment: OpenSegment, chunks: int) -> int:
-        """Return the number of helper threads: 0 if one thread is as fast, otherwise one for each chunk except the
-        first, up to ``MAX_HELPERS``.
-        """
-        decoded = self._cache.encrypted and not segment.decoder.is_identity
-        if not (decoded or self._cache.is_worth_threads):
-            return 0
-        if segment.index.original_chunk_size < WORTH_A_THREAD:
-            return 0
-        return min(MAX_HELPERS, chunks - 1)
-
-    def _read_one(self, job: Job, chunk: int) -> Original | None:
-        segment, spare = job.segment, job.buffers.cached
-        key = segment.key(self._store, chunk)
-        with job.memory(range(chunk, chunk + 1), spare, segment.index.original_size(chunk)) as original:
-            if not self._cache.encrypted:
-                return original if self._cache.get_into(key, original) else None
-            stored = spare.take(segment.positions[chunk + 1] - segment.positions[chunk])
-            try:
-                if not self._cache.get_into(key, stored):
-                    return None
-                segment.decoder.decode_into(stored, original)
-            except CorruptDataError:  # a damaged entry counts as a miss
-                return None
-            finally:
-                spare.give(stored)
-        return original
-
-
 MAX_IDLE_BUFFERS: Final = max(2, min(8, os.cpu_count() or 2))
 """Maximum number of closed streams whose memory is kept for later streams. It is about the number of streams that a
 process reads in parallel. In fresh memory, page faults would take a fifth of the time of a read.
@@ -149,7 +73,6 @@ class ChunkLoader:
         self._pools = pools
         self.cache = cache
         self._identity = manifests.store.identity  # read once, because it is part of every chunk's key
-        self._cached = None if cache is None else CachedChunks(cache, self._identity, self._pools.transform, life)
         self.coalesce_max_bytes = coalesce_max_bytes
         self.read_ahead = read_ahead
         self._timeout_s = timeout_s
@@ -221,11 +144,12 @@ class ChunkLoader:
     ) -> list[Scheduled]:
         """Read chunks that the cache probably has, into ``destination`` if the whole chunk fits there.
 
-        Load a chunk from the store if the cache has evicted it meanwhile.
+        Load a chunk from the store if the cache has evicted it meanwhile. After an error, helper threads may still
+        write into the chunks' memory.
         """
-        assert self._cached is not None
+        assert self.cache is not None
         job = Job(segment, range(chunks[0], chunks[-1] + 1), buffers, destination)
-        originals = self._cached.read(job, chunks)
+        originals = self._read_intact(self.cache, job, chunks)
         self.counters.add(chunk_hits=len(originals))
         return [
             Scheduled(chunk, None, direct=job.fits(range(chunk, chunk + 1)), cached=originals[chunk])
@@ -233,6 +157,54 @@ class ChunkLoader:
             else Scheduled(chunk, self._load_after_all(segment, chunk, buffers))
             for chunk in chunks
         ]
+
+    def _read_intact(self, cache: ChunkCache, job: Job, chunks: Sequence[int]) -> dict[int, Original]:
+        """Return the original bytes of those ``chunks`` of the job that are cached and intact, read by this thread and
+        helper threads.
+        """
+        waiting, originals = deque(chunks), dict[int, Original]()
+
+        def take_all() -> None:
+            while True:
+                self._life.check()
+                try:
+                    chunk = waiting.popleft()
+                except IndexError:
+                    return
+                original = self._read_one(cache, job, chunk)
+                if original is not None:
+                    originals[chunk] = original
+
+        helping: list[Future[None]] = []
+        try:
+            with suppress(AlreadyClosedError):  # if the pool is closed, as in a forked child, the reader works alone
+                helpers = range(_helper_count(cache, job.segment, len(chunks)))
+                helping.extend(self._pools.transform.submit(take_all) for _ in helpers)
+            take_all()
+            for help in helping:
+                # No chunk is left for a helper that has not begun, so cancel it.
+                if not help.cancel():
+                    outcome(help)
+        finally:
+            waiting.clear()
+        return originals
+
+    def _read_one(self, cache: ChunkCache, job: Job, chunk: int) -> Original | None:
+        segment, spare = job.segment, job.buffers.cached
+        key = segment.key(self._identity, chunk)
+        with job.memory(range(chunk, chunk + 1), spare, segment.index.original_size(chunk)) as original:
+            if not cache.encrypted:
+                return original if cache.get_into(key, original) else None
+            stored = spare.take(segment.positions[chunk + 1] - segment.positions[chunk])
+            try:
+                if not cache.get_into(key, stored):
+                    return None
+                segment.decoder.decode_into(stored, original)
+            except CorruptDataError:  # a damaged entry counts as a miss
+                return None
+            finally:
+                spare.give(stored)
+        return original
 
     def original(self, scheduled: Scheduled) -> Original:
         """Return a scheduled chunk's original bytes. Wait for its load if it has one."""
@@ -374,3 +346,14 @@ class ChunkLoader:
         with job.memory(range(chunk, chunk + 1), job.buffers.originals, size) as memory:
             job.segment.decoder.decode_into(stored, memory, wanted)
         return memory[:wanted]
+
+
+def _helper_count(cache: ChunkCache, segment: OpenSegment, chunks: int) -> int:
+    """Return the number of helper threads: 0 if one thread is as fast, otherwise one for each chunk except the first,
+    up to ``MAX_HELPERS``.
+    """
+    is_decoded = cache.encrypted and not segment.decoder.is_identity
+    is_worth_threads = is_decoded or cache.is_worth_threads
+    if not is_worth_threads or segment.index.original_chunk_size < WORTH_A_THREAD:
+        return 0
+    return min(MAX_HELPERS, chunks - 1)
