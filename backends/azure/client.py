@@ -28,7 +28,6 @@ from tieredstore.backends.azure.options import AccountKey, AzureOptions, Connect
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.cloud.answers import breaks_off, parse_ms, require_size, require_text, show_body
 from tieredstore.backends.cloud.errors import MalformedAnswerError
-from tieredstore.backends.cloud.store import Answer
 from tieredstore.backends.http.body import HttpAnswer
 from tieredstore.backends.http.ranges import answered_size, check_lengths, is_whole
 from tieredstore.backends.http.session import (
@@ -97,7 +96,7 @@ class AzureClient:
         """Return the SDK's client of one blob; send no request."""
         return self.container.get_blob_client(key)
 
-    def read(self, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str) -> Result:
+    def read(self, key: str, start: int, stop: int | None, take: Callable[[HttpAnswer], Result], what: str) -> Result:
         """Request ``start:stop``; return the result of ``take``."""
         taken: list[Result] = []
 

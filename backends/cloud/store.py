@@ -19,6 +19,7 @@ from tieredstore.backends.contract.bodies import Digest, byte_view, closing_body
 from tieredstore.backends.contract.deletions import raise_failures
 from tieredstore.backends.contract.ranges import TooLargeError, check_small, check_whole, is_empty_request
 from tieredstore.backends.contract.staging import check_mark
+from tieredstore.backends.http.body import HttpAnswer
 from tieredstore.backends.http.deadlines import within
 from tieredstore.errors import (
     AccessDeniedError,
@@ -42,23 +43,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class Answer(Protocol):
-    """An answer to a request for bytes. Its headers have been read, its body has not. Both methods check the body."""
-
-    @property
-    def size(self) -> int:
-        """The size of the body in bytes."""
-        ...
-
-    def read(self) -> bytes:
-        """Return the body."""
-        ...
-
-    def fill(self, buffer: memoryview) -> None:
-        """Read the body into ``buffer``, which must have the body's size."""
-        ...
-
-
 class CloudClient(Protocol):
     """One process's client of one bucket. Thread-safe. Its methods send one request each, and raise errors of the SDK
     and of the network.
@@ -68,7 +52,7 @@ class CloudClient(Protocol):
         """Close all connections."""
         ...
 
-    def read(self, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str) -> Result:
+    def read(self, key: str, start: int, stop: int | None, take: Callable[[HttpAnswer], Result], what: str) -> Result:
         """Request ``start:stop``. Check the answer's range and size, then return the result of ``take``."""
         ...
 
@@ -246,7 +230,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     def _get(self, key: str, start: int, stop: int | None, most: int | None = None) -> bytes:
         what = self.name_object(key)
 
-        def take(answer: Answer) -> bytes:
+        def take(answer: HttpAnswer) -> bytes:
             check_small(answer.size, most)
             return answer.read()
 
@@ -265,7 +249,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         self._fill(key, 0, None, buffer)
 
     def _fill(self, key: str, start: int, stop: int | None, buffer: bytearray | memoryview) -> None:
-        def take(answer: Answer) -> None:  # fill the buffer again on each attempt
+        def take(answer: HttpAnswer) -> None:  # fill the buffer again on each attempt
             check_whole(key, answer.size, len(view))
             answer.fill(view)
 

@@ -25,7 +25,6 @@ from google.auth.transport.requests import AuthorizedSession, Request
 
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.cloud.answers import parse_ms, require_size, require_text
-from tieredstore.backends.cloud.store import Answer
 from tieredstore.backends.cloud.watched_file import WatchedFile
 from tieredstore.backends.gcs.errors import raise_first, raise_for, translate_errors
 from tieredstore.backends.gcs.options import Anonymous, CredentialsFile, CredentialsJson, GcsOptions
@@ -254,7 +253,7 @@ class GcsClient:
         token = require_text("the next page's token", following) if following else None
         return [info_of(blob) for blob in answer], token
 
-    def read(self, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str) -> Result:
+    def read(self, key: str, start: int, stop: int | None, take: Callable[[HttpAnswer], Result], what: str) -> Result:
         """Request ``start:stop``; return the result of ``take``."""
         headers = {"Accept-Encoding": "identity", **range_header(start, stop)}
         with self.session.get(self.download_url(key), headers=headers, stream=True) as response:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo, Prepared
 from tieredstore.backends.cloud.answers import require_ms, require_size, require_text
-from tieredstore.backends.cloud.store import Answer, CloudStore, Service, delete_singly
+from tieredstore.backends.cloud.store import CloudStore, Service, delete_singly
 from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.http.body import HttpAnswer
 from tieredstore.backends.http.ranges import answered_size, range_header
@@ -42,7 +42,7 @@ class S3BucketClient:
         """Close all connections."""
         self.sdk.close()
 
-    def read(self, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str) -> Result:
+    def read(self, key: str, start: int, stop: int | None, take: Callable[[HttpAnswer], Result], what: str) -> Result:
         """Request ``start:stop``; return the result of ``take``."""
         asked: type_defs.GetObjectRequestTypeDef = {"Bucket": self.options.bucket, "Key": key}
         if header := range_header(start, stop):
