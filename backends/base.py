@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 from tieredstore.backends.contract import staging
 from tieredstore.backends.contract.bodies import Digest
@@ -38,6 +38,8 @@ __all__ = [
 ]
 
 _logger: Final = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 DRAFT_PREFIX: Final = ".~tieredstore-"
 """Start of a draft's name. A draft is the hidden file of an unfinished write. No component of a key may start with this
@@ -400,6 +402,8 @@ class DelegatingStore(ObjectStore, StoreAdmin):
 
     Listings, deletions, batches, prepared objects and administrative questions go to ``inner``. ``put_once`` and
     ``get_whole`` call the wrapper's own ``put`` and ``get``, unless a subclass overrides them.
+
+    Subclasses may override :meth:`call`, which makes all requests except listings, deletions, and those with a body.
     """
 
     def __init__(self, inner: ObjectStore) -> None:
@@ -408,6 +412,11 @@ class DelegatingStore(ObjectStore, StoreAdmin):
     def target(self, key: str, *, writes: bool = False) -> tuple[ObjectStore, str]:  # noqa: ARG002  subclasses use it
         """Return the store for a request about ``key``, and the key in that store."""
         return self.inner, key
+
+    def call(self, verb: str, key: str, request: Callable[[], Result]) -> Result:  # noqa: ARG002  as above
+        """Return the result of ``request``, which calls another store. ``key`` is empty for a question about the whole
+        store."""
+        return request()
 
     @property
     def identity(self) -> str:
@@ -427,12 +436,12 @@ class DelegatingStore(ObjectStore, StoreAdmin):
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """Call the target."""
         store, there = self.target(key)
-        return store.get(there, start, stop)
+        return self.call("get", key, lambda: store.get(there, start, stop))
 
     def get_small(self, key: str, most: int) -> bytes | None:
         """Call the target."""
         store, there = self.target(key)
-        return store.get_small(there, most)
+        return self.call("get", key, lambda: store.get_small(there, most))
 
     @property
     def small_batch(self) -> int:
@@ -441,12 +450,12 @@ class DelegatingStore(ObjectStore, StoreAdmin):
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
         """Call ``inner``."""
-        return self.inner.get_small_batch(keys, most)
+        return self.call("get", keys[0] if keys else "", lambda: self.inner.get_small_batch(keys, most))
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
         """Call the target."""
         store, there = self.target(key)
-        store.get_into(there, start, buffer)
+        self.call("get", key, lambda: store.get_into(there, start, buffer))
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """Call ``inner``."""
@@ -459,7 +468,7 @@ class DelegatingStore(ObjectStore, StoreAdmin):
     def head(self, key: str) -> ObjectInfo:
         """Call the target."""
         store, there = self.target(key)
-        info = store.head(there)
+        info = self.call("head", key, lambda: store.head(there))
         return info if there == key else replace(info, key=key)
 
     def replace(self, key: str, body: Body, etag: str) -> str:
@@ -473,11 +482,11 @@ class DelegatingStore(ObjectStore, StoreAdmin):
 
     def publish(self, prepared: Prepared) -> None:
         """Call ``inner``."""
-        self.inner.publish(prepared)
+        self.call("publish", prepared.key, lambda: self.inner.publish(prepared))
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
         """Call ``inner``."""
-        return self.inner.discard(write)
+        return self.call("discard", write.key, lambda: self.inner.discard(write))
 
     def close(self) -> None:
         """Call ``inner``."""
@@ -485,7 +494,7 @@ class DelegatingStore(ObjectStore, StoreAdmin):
 
     def now_ms(self) -> int | None:
         """Call ``inner``."""
-        return admin_of(self.inner).now_ms()
+        return self.call("now_ms", "", admin_of(self.inner).now_ms)
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
         """Call ``inner``."""
@@ -493,11 +502,11 @@ class DelegatingStore(ObjectStore, StoreAdmin):
 
     def kept_after_delete(self) -> Sequence[str]:
         """Call ``inner``."""
-        return admin_of(self.inner).kept_after_delete()
+        return self.call("kept_after_delete", "", admin_of(self.inner).kept_after_delete)
 
     def rules_on(self, prefix: str) -> Sequence[str] | None:
         """Call ``inner``."""
-        return admin_of(self.inner).rules_on(prefix)
+        return self.call("rules_on", prefix, lambda: admin_of(self.inner).rules_on(prefix))
 
     def lifecycle(self) -> BucketLifecycle | str:
         """Call ``inner``."""
@@ -509,4 +518,4 @@ class DelegatingStore(ObjectStore, StoreAdmin):
 
     def caller(self) -> str:
         """Call ``inner``."""
-        return admin_of(self.inner).caller()
+        return self.call("caller", "", admin_of(self.inner).caller)

@@ -121,17 +121,14 @@ def test_a_thread_that_a_store_does_not_let_go_ends_the_service(disk: BrokerDisk
     assert service.failure.exit_code == 75
 
 
-OPERATIONS: dict[str, OperationName] = {"list": "list", "get_small": "get", "delete": "delete"}
-
-
 NOBODY = {"leadership": f"{__name__}.Nobody"}
-SILENCES: dict[str, tuple[str, str, dict[str, str]]] = {
+SILENCES: dict[str, tuple[OperationName, str, dict[str, str]]] = {
     "a step": ("list", "", {}),
     "holes are looked for": ("list", "!tieredstore/holes/", {}),
-    "a hole is filled": ("get_small", "!tieredstore/watermarks/", NOBODY),
+    "a hole is filled": ("get", "!tieredstore/watermarks/", NOBODY),
     "what is expired is listed": ("list", "events", {"retention_ms": "1000"}),
     "what is expired is deleted": ("delete", "events", {"retention_ms": "0", "retention_dry_run": "false"}),
-    "a watermark is followed": ("get_small", "!tieredstore/watermarks/", NOBODY),
+    "a watermark is followed": ("get", "!tieredstore/watermarks/", NOBODY),
 }
 
 
@@ -161,7 +158,7 @@ def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(disk: Broker
         clock.now = 60 + GRACE_S + 1  # enough for a call to be lost, but not for a step, which has twice the time
         assert speaks.wait(120)
 
-    store.on(OPERATIONS[verb], f"{prefix}*", fall_silent)
+    store.on(verb, f"{prefix}*", fall_silent)
     with uploader_of(disk.log_dir, store, None, clock, drain_ms="0", upload_timeout_ms="60000", **own) as uploader:
         try:
             with (

@@ -9,14 +9,13 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
-from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
 
 from tieredstore.backends.base import AbandonedWrite, Body, Buffer, DelegatingStore, ObjectInfo, ObjectStore, Prepared
-from tieredstore.errors import AlreadyClosedError, TieredStoreError
+from tieredstore.errors import AlreadyClosedError
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.interruption import Interrupted
 from tieredstore.process.lifetime import Lifetime
@@ -147,6 +146,10 @@ class ManagedStore(DelegatingStore):
     def __repr__(self) -> str:
         return f"ManagedStore({self.inner!r})"
 
+    def call(self, verb: str, key: str, request: Callable[[], _Result]) -> _Result:  # noqa: ARG002
+        """Make the request on a thread of the manager."""
+        return self._calls.run(request)
+
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """Write an object. Closing the manager stops the write if the body has several pieces."""
         self._send(body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
@@ -159,10 +162,6 @@ class ManagedStore(DelegatingStore):
         """Call the inner store. Closing the manager stops the call if the body has several pieces."""
         return self._send(body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))
 
-    def publish(self, prepared: Prepared) -> None:
-        """Call the inner store."""
-        self._calls.run(lambda: self.inner.publish(prepared))
-
     def _send(self, body: Body, send: Callable[[Body], _Sent]) -> _Sent:
         if isinstance(body, bytes | bytearray | memoryview):
             return self._calls.run(lambda: send(body))
@@ -170,18 +169,6 @@ class ManagedStore(DelegatingStore):
             return self._calls.run(lambda: send(self._while_open(body)))
         finally:
             _end(body)
-
-    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Call the inner store."""
-        return self._calls.run(lambda: self.inner.get(key, start, stop))
-
-    def get_small(self, key: str, most: int) -> bytes | None:
-        """Call the inner store."""
-        return self._calls.run(lambda: self.inner.get_small(key, most))
-
-    def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """Call the inner store, once for all keys."""
-        return self._calls.run(lambda: self.inner.get_small_batch(keys, most))
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
         """Read into separate memory, so that no thread writes into ``buffer`` after this call."""
@@ -208,10 +195,6 @@ class ManagedStore(DelegatingStore):
         """Delete the objects in the wrapped store. If the manager is closed, keys that were not yet sent stay."""
         self._calls.run(lambda: self.inner.delete(self._while_open(keys)))
 
-    def head(self, key: str) -> ObjectInfo:
-        """Call the inner store."""
-        return self._calls.run(lambda: self.inner.head(key))
-
     def replace(self, key: str, body: Body, etag: str) -> str:
         """Call the inner store. Closing the manager stops the call if the body has several pieces."""
         return self._send(body, lambda taken: self.inner.replace(key, taken, etag))
@@ -220,26 +203,6 @@ class ManagedStore(DelegatingStore):
         """Call the inner store."""
         writes = super().abandoned_writes(prefix)
         return None if writes is None else self._list_objects(writes)
-
-    def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        """Call the inner store."""
-        return self._calls.run(lambda: self.inner.discard(write))
-
-    def now_ms(self) -> int | None:
-        """Call the inner store."""
-        return self._calls.run(super().now_ms)
-
-    def kept_after_delete(self) -> Sequence[str]:
-        """Call the inner store."""
-        return self._calls.run(super().kept_after_delete)
-
-    def rules_on(self, prefix: str) -> Sequence[str] | None:
-        """Call the inner store."""
-        return self._calls.run(partial(super().rules_on, prefix))
-
-    def caller(self) -> str:
-        """Call the inner store."""
-        return self._calls.run(super().caller)
 
     def close(self) -> None:
         """Do nothing, because closing the manager closes its store."""

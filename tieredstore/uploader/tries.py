@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
 from tieredstore.backends.base import Body, DelegatingStore, ObjectInfo, ObjectStore
 from tieredstore.config import Settings
-from tieredstore.errors import StoreUnavailableError, TieredStoreError
+from tieredstore.errors import StoreUnavailableError
 from tieredstore.process.forks import ForkSafeLock
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.thread_pool import ThreadPool
@@ -123,30 +123,15 @@ class WatchedStore(DelegatingStore):
         super().__init__(inner)
         self._watch = watch
 
+    def call(self, verb: str, key: str, request: Callable[[], _Result]) -> _Result:
+        """Make the request, with a time limit."""
+        with self._waiting(verb, key):
+            return request()
+
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """Write the object. The time is limited only if the body is a buffer."""
         with self._sending("put", key, body):
             self.inner.put(key, body, if_absent=if_absent)
-
-    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read from ``inner``, with a time limit."""
-        with self._waiting("get", key):
-            return self.inner.get(key, start, stop)
-
-    def get_small(self, key: str, most: int) -> bytes | None:
-        """Read from ``inner``, with a time limit."""
-        with self._waiting("get_small", key):
-            return self.inner.get_small(key, most)
-
-    def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """Read the objects from ``inner``, with one time limit for the whole batch."""
-        with self._waiting("get_small", keys[0] if keys else ""):
-            return self.inner.get_small_batch(keys, most)
-
-    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """Read from ``inner``, with a time limit."""
-        with self._waiting("get", key):
-            self.inner.get_into(key, start, buffer)
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """List objects, with a time limit for each object, because the number of objects is unknown."""
@@ -163,11 +148,6 @@ class WatchedStore(DelegatingStore):
         wanted = list(keys)
         with self._waiting("delete", wanted[0] if wanted else ""):
             self.inner.delete(wanted)
-
-    def head(self, key: str) -> ObjectInfo:
-        """Read from ``inner``, with a time limit."""
-        with self._waiting("head", key):
-            return self.inner.head(key)
 
     def replace(self, key: str, body: Body, etag: str) -> str:
         """Replace the object. The time is limited only if the body is a buffer."""
