@@ -50,18 +50,20 @@ KEYS_PER_DELETION: Final = 256
 _NUMBER: Final = re.compile(rb"^Content-ID:\s*(\d{1,9})\s*$", re.IGNORECASE | re.MULTILINE)
 
 
-def deletion_failures(
-    client: AzureClient, keys: Sequence[str], named: Callable[[str], str]
-) -> Sequence[TieredStoreError]:
-    """Delete a batch; return an error for each key that still exists."""
-    failures: list[TieredStoreError] = []
+def delete_blobs(
+    client: AzureClient, keys: Sequence[str], *, named: Callable[[str], str]
+) -> dict[str, TieredStoreError]:
+    """Delete a batch; return, by key, the errors of blobs that still exist."""
+    failures: dict[str, TieredStoreError] = {}
     check = partial(_check_numbers, len(keys))
     answers = list(client.container.delete_blobs(*keys, raise_on_any_failure=False, raw_response_hook=check))
     for key, answer in zip(keys, answers, strict=True):
         if answer.status_code >= 300:
             code = answer.headers.get("x-ms-error-code") or ""
-            failures.append(answer_error(named(key), answer.status_code, code, answer.reason or ""))
-    return [failure for failure in failures if not isinstance(failure, ObjectNotFoundError)]
+            failure = answer_error(named(key), answer.status_code, code, answer.reason or "")
+            if not isinstance(failure, ObjectNotFoundError):
+                failures[key] = failure
+    return failures
 
 
 def _check_numbers(count: int, response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
@@ -320,23 +322,8 @@ class AzureObjectStore(CloudStore[AzureClient, AzureOptions]):
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete the keys in batches, each with one request."""
-        self.delete_batches(keys, self._delete, KEYS_PER_DELETION)
-
-    def _delete(self, keys: Sequence[str]) -> Sequence[TieredStoreError]:
-        failures: list[TieredStoreError] = []
-
-        def attempt(client: AzureClient) -> None:
-            failures[:] = deletion_failures(client, keys, self.name_object)
-            passing = next((failure for failure in failures if failure.retryable), None)
-            if passing is not None:
-                # Let the caller retry the whole batch, because deleting an absent key again does no harm.
-                raise passing
-
-        try:
-            self.call("delete", self.identity, attempt)
-        except TieredStoreError as error:
-            return failures or [error] * len(keys)
-        return failures
+        delete = partial(delete_blobs, named=self.name_object)
+        self.delete_batches(keys, partial(self.delete_together, delete=delete), KEYS_PER_DELETION)
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
         """Yield names that have uncommitted blocks but no blob. The writer of the blocks may be alive.

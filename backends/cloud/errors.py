@@ -44,6 +44,10 @@ class MalformedAnswerError(StoreError):
     """
 
 
+class NotSupportedError(StoreError):
+    """The server does not support the request, such as a bulk delete."""
+
+
 class PartsGoneError(StoreError):
     """The service no longer holds an upload's parts, because the upload was completed, aborted, or overtaken by another
     write."""

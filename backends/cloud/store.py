@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, Self, TypeVar
 
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore, Prepared, StoreAdmin
 from tieredstore.backends.cloud.answers import parse_date, require_text, understood
-from tieredstore.backends.cloud.errors import MalformedAnswerError, MaybeNoBucketError, no_bucket
+from tieredstore.backends.cloud.errors import MalformedAnswerError, MaybeNoBucketError, NotSupportedError, no_bucket
 from tieredstore.backends.cloud.options import CloudOptions
 from tieredstore.backends.cloud.upload import ANY, IF_ABSENT, Condition, Upload
 from tieredstore.backends.cloud.upload_parts import cut
@@ -456,31 +456,59 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                 failures += delete(list(valid))
         raise_failures(failures)
 
+    def delete_together(
+        self, keys: Sequence[str], delete: Callable[[Client, Sequence[str]], Mapping[str, TieredStoreError]]
+    ) -> list[TieredStoreError]:
+        """Delete keys with one request; return an error for each key that still exists.
 
-def delete_singly(
-    keys: Sequence[str], delete: Callable[[str, Deadline], object], parallelism: int, stall: Stall
-) -> Sequence[TieredStoreError]:
-    """Call ``delete`` for each key; return an error for each key that still exists.
+        ``delete`` sends the request, and returns the errors in the answer by key. Repeat it for the keys with transient
+        errors. Raise NotSupportedError if the server does not support the request.
+        """
+        failures: list[TieredStoreError] = []
+        left = keys
 
-    Stop if the store answers no deletion within the timeout ``stall``.
-    """
+        def attempt(client: Client) -> None:
+            nonlocal left
+            errors = delete(client, left)
+            failures.extend(error for error in errors.values() if not error.retryable)
+            passing = {key: error for key, error in errors.items() if error.retryable}
+            if passing:
+                left = [key for key in left if key in passing] or left
+                raise next(iter(passing.values()))
 
-    def failure(key: str) -> TieredStoreError | None:
-        with stall.under_way() as deadline:
-            try:
-                delete(key, deadline)
-            except TieredStoreError as error:
-                if error.retryable:
-                    return error
+        try:
+            self.call("delete", f"{len(keys)} objects of {self.identity}", attempt)
+        except NotSupportedError:
+            raise
+        except TieredStoreError as error:
+            failures += [error] * len(left)
+        return failures
+
+    def delete_singly(
+        self, keys: Sequence[str], delete: Callable[[Client, str], object], parallelism: int, stall: Stall
+    ) -> Sequence[TieredStoreError]:
+        """Delete each key by a request of its own, which ``delete`` sends; return an error for each key that still
+        exists.
+
+        Stop if the store answers no deletion within the timeout ``stall``.
+        """
+
+        def failure(key: str) -> TieredStoreError | None:
+            with stall.under_way() as deadline:
+                try:
+                    self.call("delete", self.name_object(key), lambda client: delete(client, key), deadline=deadline)
+                except TieredStoreError as error:
+                    if error.retryable:
+                        return error
+                    stall.progress()
+                    return None if isinstance(error, ObjectNotFoundError) else error
                 stall.progress()
-                return None if isinstance(error, ObjectNotFoundError) else error
-            stall.progress()
-            return None
+                return None
 
-    if not keys:
-        return []
-    with ThreadPool(min(parallelism, len(keys)), "tieredstore-delete") as pool:
-        return [error for error in pool.map(failure, keys) if error is not None]
+        if not keys:
+            return []
+        with ThreadPool(min(parallelism, len(keys)), "tieredstore-delete") as pool:
+            return [error for error in pool.map(failure, keys) if error is not None]
 
 
 def concerns(prefix: str, of_rule: Iterable[str]) -> bool:

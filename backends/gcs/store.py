@@ -28,7 +28,7 @@ from tieredstore.backends.base import (
 )
 from tieredstore.backends.cloud.answers import require_size, require_text, show_body, understood
 from tieredstore.backends.cloud.errors import MalformedAnswerError, PartsGoneError
-from tieredstore.backends.cloud.store import CloudStore, Service, concerns, delete_singly
+from tieredstore.backends.cloud.store import CloudStore, Service, concerns
 from tieredstore.backends.cloud.upload import WRITE_MARK, Stored, Upload
 from tieredstore.backends.cloud.upload_parts import Part, PartCutter, send_parts
 from tieredstore.backends.contract import staging
@@ -371,11 +371,11 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         """Delete with one request per key, several of them in parallel."""
         # Do not send batch requests, because the service runs the parts of a batch one by one.
         parallelism, stall = self.options.delete_parallelism, self.stall()
-        self.delete_batches(keys, partial(delete_singly, delete=self._delete, parallelism=parallelism, stall=stall))
 
-    def _delete(self, key: str, deadline: Deadline) -> None:
-        what = self.name_object(key)
-        self.call("delete", what, lambda client: delete_object(client, what, key), deadline=deadline)
+        def delete(client: GcsClient, key: str) -> None:
+            delete_object(client, self.name_object(key), key)
+
+        self.delete_batches(keys, lambda batch: self.delete_singly(batch, delete, parallelism, stall))
 
 
 def rule_sentences(properties: Mapping[str, object], prefix: str) -> list[str]:

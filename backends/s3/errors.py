@@ -15,6 +15,7 @@ from tieredstore.backends.cloud.errors import (
     BY_STATUS,
     MalformedAnswerError,
     MaybeNoBucketError,
+    NotSupportedError,
     PartsGoneError,
     no_bucket,
     way_out,
@@ -33,11 +34,6 @@ from tieredstore.errors import (
     excerpt,
 )
 from tieredstore.redaction import redacted
-
-
-class NotSupportedError(StoreError):
-    """The server does not support the request: a bulk delete, or a condition."""
-
 
 # Look up S3's error code before the status, because several codes share a status. An entry of a bulk delete has no
 # status at all.

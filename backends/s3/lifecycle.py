@@ -19,8 +19,9 @@ from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
 from tieredstore.backends.base import BucketLifecycle, LifecycleRule, LifecycleState
+from tieredstore.backends.cloud.errors import NotSupportedError
 from tieredstore.backends.cloud.store import concerns
-from tieredstore.backends.s3.errors import NotSupportedError, translate_errors
+from tieredstore.backends.s3.errors import translate_errors
 from tieredstore.errors import ObjectNotFoundError, StoreError, excerpt
 
 if TYPE_CHECKING:

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo, Prepared
 from tieredstore.backends.cloud.answers import require_ms, require_size, require_text
-from tieredstore.backends.cloud.store import CloudStore, Service, delete_singly
+from tieredstore.backends.cloud.errors import NotSupportedError
+from tieredstore.backends.cloud.store import CloudStore, Service
 from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.http.body import HttpAnswer
 from tieredstore.backends.http.ranges import answered_size, range_header
 from tieredstore.backends.s3.client import describe_credentials, open_client
-from tieredstore.backends.s3.errors import NotSupportedError, error_of, translate_errors
+from tieredstore.backends.s3.errors import error_of, translate_errors
 from tieredstore.backends.s3.lifecycle import S3Lifecycle, rule_sentences
 from tieredstore.backends.s3.options import ListingOrder, S3Options
 from tieredstore.backends.s3.upload import S3Upload, abort_upload
 from tieredstore.backends.s3.versions import S3Versions, kept_sentences
 from tieredstore.errors import AccessDeniedError, InvalidKeyError, StoreError, TieredStoreError
-from tieredstore.process.deadline import Deadline
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client, type_defs
@@ -188,7 +188,22 @@ class S3ObjectStore(CloudStore[S3BucketClient, S3Options]):
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete up to 1,000 keys with one request; key by key on a server without bulk deletes."""
-        self.delete_batches(keys, Deletion(self).failures)
+        has_bulk = True
+        parallelism, stall = self.options.upload_parallelism, self.stall()
+
+        def delete_batch(batch: Sequence[str]) -> Sequence[TieredStoreError]:
+            nonlocal has_bulk
+            in_bulk = [key for key in batch if has_bulk and not _NOT_FOR_XML.search(key)]
+            failures: list[TieredStoreError] = []
+            if in_bulk:
+                try:
+                    failures += self.delete_together(in_bulk, _delete_objects)
+                except NotSupportedError:
+                    has_bulk = False
+            by_url = [key for key in batch if not has_bulk or _NOT_FOR_XML.search(key)]
+            return [*failures, *self.delete_singly(by_url, _delete_object, parallelism, stall)]
+
+        self.delete_batches(keys, delete_batch)
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
         """Yield the unfinished multipart uploads, including live ones; S3 does not return their sizes here.
@@ -289,47 +304,15 @@ def abandoned_page(
 _NOT_FOR_XML: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 
 
-class Deletion:
-    """State of one ``delete`` call. After the first refusal, it remembers that the server has no bulk delete."""
+def _delete_object(client: S3BucketClient, key: str) -> object:
+    return client.sdk.delete_object(Bucket=client.options.bucket, Key=key)
 
-    def __init__(self, store: S3ObjectStore) -> None:
-        self._store = store
-        # This limits the time without an answer while keys are deleted one by one.
-        self._stall = store.stall()
-        self._has_bulk = True
 
-    def failures(self, keys: Sequence[str]) -> Sequence[TieredStoreError]:
-        """Delete a batch; return an error for each key that still exists."""
-        by_url = [key for key in keys if not self._has_bulk or _NOT_FOR_XML.search(key)]
-        in_bulk = [key for key in keys if key not in set(by_url)] if by_url else keys
-        failures: list[TieredStoreError] = []
-        if in_bulk:
-            try:
-                failures += self._bulk(in_bulk)
-            except NotSupportedError:
-                self._has_bulk = False
-                by_url = list(keys)
-            except TieredStoreError as error:
-                # Report all objects of the request, because it failed as a whole, so none was deleted.
-                failures += [error] * len(in_bulk)
-        singly = delete_singly(by_url, self._delete, self._store.options.upload_parallelism, self._stall)
-        return [*failures, *singly]
-
-    def _bulk(self, keys: Sequence[str]) -> list[TieredStoreError]:
-        answer = self._store.call(
-            "delete",
-            f"{len(keys)} objects of {self._store.identity}",
-            lambda client: client.sdk.delete_objects(
-                Bucket=client.options.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
-            ),
-        )
-        return [_error_of_entry(entry) for entry in answer.get("Errors", ()) if entry.get("Code") != "NoSuchKey"]
-
-    def _delete(self, key: str, deadline: Deadline) -> object:
-        def request(client: S3BucketClient) -> object:
-            return client.sdk.delete_object(Bucket=client.options.bucket, Key=key)
-
-        return self._store.call("delete", self._store.name_object(key), request, deadline=deadline)
+def _delete_objects(client: S3BucketClient, keys: Sequence[str]) -> dict[str, TieredStoreError]:
+    objects: list[type_defs.ObjectIdentifierTypeDef] = [{"Key": key} for key in keys]
+    answer = client.sdk.delete_objects(Bucket=client.options.bucket, Delete={"Objects": objects, "Quiet": True})
+    entries = [entry for entry in answer.get("Errors", ()) if entry.get("Code") != "NoSuchKey"]
+    return {entry.get("Key", ""): _error_of_entry(entry) for entry in entries}
 
 
 def _error_of_entry(entry: type_defs.ErrorTypeDef) -> TieredStoreError:

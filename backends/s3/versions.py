@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.backends.base import BucketVersions, ObjectVersion
 from tieredstore.backends.cloud.answers import require_ms, require_size, require_text
-from tieredstore.backends.s3.errors import NotSupportedError, translate_errors
+from tieredstore.backends.cloud.errors import NotSupportedError
+from tieredstore.backends.s3.errors import translate_errors
 from tieredstore.backends.s3.lifecycle import lifecycle_rules
 from tieredstore.errors import AccessDeniedError, ObjectNotFoundError, StoreError
 
