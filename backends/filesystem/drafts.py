@@ -81,7 +81,7 @@ class Draft:
         os.fsync(self._descriptor)
 
     def keep(self) -> str:
-        """Sync the folder and leave the file in it, so that any process can call ``publish_kept``. Return the file's
+        """Sync the folder and leave the file in it, so that any process can call ``publish_prepared``. Return its
         name."""
         draft = self._name or b""
         self.folder.sync()
@@ -114,28 +114,6 @@ def start_writing(descriptor: int, start: int, size: int) -> None:
     """Let the system begin to write these bytes to disk, if it can. Only ``sync`` makes them durable."""
     if _sync_file_range is not None:
         _sync_file_range(descriptor, ctypes.c_int64(start), ctypes.c_int64(size), _SYNC_FILE_RANGE_WRITE)
-
-
-def publish_kept(folder: Folder, draft: bytes, name: bytes, size: int) -> bool:
-    """Give a kept draft (unfinished file) its final name if the name is free. The caller locks and syncs the folder as
-    for ``Draft.publish``.
-
-    Return False if the draft is absent or has another size. Raise FileExistsError if another file has the name. An
-    OSError passes through.
-    """
-    status = _status(folder, draft)
-    if status is None or status.st_size != size:
-        return False
-    standing = _status(folder, name)
-    if standing is None:
-        _link(folder, draft, name)
-    elif (standing.st_dev, standing.st_ino) != (status.st_dev, status.st_ino):
-        raise FileExistsError
-    else:
-        # If the object and the draft are the same file, an earlier publisher was killed between link and unlink: do the
-        # unlink now.
-        os.unlink(draft, dir_fd=folder.descriptor)
-    return True
 
 
 def _status(folder: Folder, name: bytes) -> os.stat_result | None:
@@ -203,17 +181,24 @@ def _if_abandoned(folder: Folder, name: bytes) -> os.stat_result | None:
 
 
 def publish_prepared(root: str, prepared: Prepared) -> bool:
-    """Link the draft (unfinished file) to its key, durably; return False if the draft is absent or the key is taken."""
-    path, draft = KeyPath.of(prepared.key), draft_path(prepared).rpartition("/")[2]
+    """Link the draft to its key, durably. Return False if the draft is absent or has another size, or if the key is
+    taken."""
+    path, draft = KeyPath.of(prepared.key), os.fsencode(draft_path(prepared).rpartition("/")[2])
     with (
         OsErrors(root, prepared.key, writing=True),
         suppress(FileNotFoundError, FileExistsError),
         Folder(root, path.folders) as folder,
     ):
         with folder.lock():
-            is_there = publish_kept(folder, os.fsencode(draft), path.name, prepared.size)
-        if is_there:
-            folder.sync()
+            status, standing = _status(folder, draft), _status(folder, path.name)
+            is_same = status is not None and standing is not None and os.path.samestat(status, standing)
+            is_there = status is not None and status.st_size == prepared.size and (standing is None or is_same)
+            if is_there and is_same:  # an earlier publisher was killed between link and unlink
+                os.unlink(draft, dir_fd=folder.descriptor)
+            elif is_there:
+                _link(folder, draft, path.name)
+        # Sync even if the key is taken, because its writer may have been killed before its own sync.
+        folder.sync()
         return is_there
     return False
 

@@ -48,6 +48,16 @@ def test_a_publisher_killed_behind_its_link_is_followed_by_another(
     assert files(tmp_path) == ["object"]
 
 
+def test_a_publisher_killed_before_its_sync_is_followed_by_another(
+    tmp_path: Path, store: FilesystemObjectStore, prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, synced = tmp_path / "topic" / "0", list[Path]()
+    (folder / prepared.place).rename(folder / "object")
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    store.publish(prepared)
+    assert folder in synced
+
+
 def test_where_there_are_no_links_it_is_renamed(
     tmp_path: Path, store: FilesystemObjectStore, prepared: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
