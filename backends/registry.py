@@ -15,7 +15,6 @@ import importlib
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 from urllib.parse import SplitResult, quote, unquote, urlsplit
@@ -32,24 +31,14 @@ from tieredstore.installation import Extra
 from tieredstore.model import Properties
 from tieredstore.redaction import redacted
 
-
-@dataclass(frozen=True, slots=True)
-class StoreClass:
-    """Module and name of a store's class, and the extra that installs its SDK."""
-
-    module: str
-    name: str
-    extra: str = ""
-
-
-BY_SETTING: Final[dict[str, StoreClass]] = {
-    "filesystem": StoreClass("tieredstore.backends.filesystem.store", "FilesystemObjectStore"),
-    "memory": StoreClass("tieredstore.backends.memory", "MemoryObjectStore"),
-    "s3": StoreClass("tieredstore.backends.s3.store", "S3ObjectStore", "s3"),
-    "gcs": StoreClass("tieredstore.backends.gcs.store", "GcsObjectStore", "gcs"),
-    "azure": StoreClass("tieredstore.backends.azure.store", "AzureObjectStore", "azure"),
+BY_SETTING: Final = {
+    "filesystem": "tieredstore.backends.filesystem.store:FilesystemObjectStore",
+    "memory": "tieredstore.backends.memory:MemoryObjectStore",
+    "s3": "tieredstore.backends.s3.store:S3ObjectStore",
+    "gcs": "tieredstore.backends.gcs.store:GcsObjectStore",
+    "azure": "tieredstore.backends.azure.store:AzureObjectStore",
 }
-"""The store classes by their values of ``storage.backend.class``."""
+"""The store classes by their values of ``storage.backend.class``. The extra that installs an SDK has the same name."""
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 """Control characters, which are refused: ``urlsplit`` would silently remove some of them."""
@@ -91,7 +80,7 @@ def store_from_settings(settings: Settings) -> ObjectStore:
     ``ObjectStore`` and has the class method ``from_settings``.
     """
     name = settings.storage_backend
-    store_class = _load(BY_SETTING.get(name) or _own_class(name))
+    store_class = _load(BY_SETTING.get(name) or _own_class(name), name if name in BY_SETTING else "")
     from_settings = getattr(store_class, "from_settings", None)
     if not callable(from_settings):
         raise ConfigError(
@@ -101,36 +90,31 @@ def store_from_settings(settings: Settings) -> ObjectStore:
     return cast("ObjectStore", from_settings(settings))
 
 
-def _own_class(name: str) -> StoreClass:
+def _own_class(name: str) -> str:
     try:
-        installed = installed_class(STORES, name)
+        return installed_class(STORES, name) or name
     except ValueError as error:
         raise ConfigError(f"storage.backend.class {excerpt(redacted(name))!r}: {error}") from error
-    return _parse_dotted(installed or name)
 
 
-def _parse_dotted(path: str) -> StoreClass:
-    """Parse ``package.module:Class`` or ``package.module.Class``."""
-    module, _, name = path.rpartition(":" if ":" in path else ".")
-    if not module or not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+def _load(path: str, extra: str) -> type[ObjectStore]:
+    """Import ``package.module:Class`` or ``package.module.Class``, which needs the packages of ``extra``."""
+    module_name, _, name = path.rpartition(":" if ":" in path else ".")
+    if not module_name or not name.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
         known = ", ".join(BY_SETTING)
         raise ConfigError(
             f"storage.backend.class {excerpt(redacted(path))!r} is neither one of {known} nor package.module:Class"
         )
-    return StoreClass(module, name)
-
-
-def _load(entry: StoreClass) -> type[ObjectStore]:
     try:
-        with Extra(f"the store {entry.extra or entry.name}", entry.extra):
-            module = importlib.import_module(entry.module)
+        with Extra(f"the store {extra or name}", extra):
+            module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if f"{entry.module}.".startswith(f"{error.name}."):
-            raise ConfigError(f"there is no module {entry.module}, which storage.backend.class names") from error
+        if f"{module_name}.".startswith(f"{error.name}."):
+            raise ConfigError(f"there is no module {module_name}, which storage.backend.class names") from error
         raise
-    store_class: object = getattr(module, entry.name, None)
+    store_class: object = getattr(module, name, None)
     if not (isinstance(store_class, type) and issubclass(store_class, ObjectStore)):
-        raise ConfigError(f"{entry.module}:{entry.name} is not a class that derives from ObjectStore")
+        raise ConfigError(f"{module_name}:{name} is not a class that derives from ObjectStore")
     return store_class
 
 

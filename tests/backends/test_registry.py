@@ -13,7 +13,7 @@ from tieredstore.backends import registry
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.backends.registry import StoreClass, store_from_settings
+from tieredstore.backends.registry import store_from_settings
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -104,12 +104,12 @@ def broken_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_an_absent_sdk_names_the_extra_to_install(broken_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(installation.PACKAGES, "absent_sdk", "s3")
-    monkeypatch.setitem(registry.BY_SETTING, "cloud", StoreClass(broken_store, "Store", "cloud"))
+    monkeypatch.setitem(registry.BY_SETTING, "cloud", f"{broken_store}:Store")
     with pytest.raises(ConfigError, match=r"pip install .*\[cloud\]"):
         store_from_settings(settings("cloud"))
 
 
 def test_any_other_absent_module_is_not_taken_for_the_sdk(broken_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.BY_SETTING, "cloud", StoreClass(broken_store, "Store", "cloud"))
+    monkeypatch.setitem(registry.BY_SETTING, "cloud", f"{broken_store}:Store")
     with pytest.raises(ModuleNotFoundError, match="absent_sdk"):
         store_from_settings(settings("cloud"))
