@@ -189,7 +189,7 @@ def test_a_bucket_that_was_named_in_part_is_completed() -> None:
         settings = raw_settings()
         with RemoteStorageManager(settings, store=place_store(store, settings)) as manager:
             segment = next(iter(list_segments(place_store(store, settings), "p/")))
-            writer: Any = manager._segment_writer()  # pyright: ignore[reportPrivateUsage]
+            writer: Any = manager._writer  # pyright: ignore[reportPrivateUsage]
             writer.reach(segment.segment_id, 0)
         reader = PinterestsReader(store)
         assert list(reader.records()) == whole

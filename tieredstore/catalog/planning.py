@@ -16,7 +16,7 @@ from tieredstore.catalog.completion import describe_segment
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.catalog.problems import Problem, ProblemKind
 from tieredstore.catalog.stored import StoredSegment, load_batch, load_each, look_again, manifest_info
-from tieredstore.catalog.tracing import KnownProofs, Traced, catalog_of, trace_partitions
+from tieredstore.catalog.tracing import KnownProofs, Traced, trace_partitions
 from tieredstore.errors import (
     CorruptDataError,
     ObjectArchivedError,
@@ -107,7 +107,8 @@ def load_catalog(
         for path in [path for path in known if path not in survey.segments and _in_scope(path, scope)]:
             del known[path]
         known |= survey.segments
-    return catalog_of(traced, survey.problems)
+    partitions = {partition.ruler.topic_id_partition: partition.segments for partition in traced.partitions}
+    return Catalog.of(dict(sorted(partitions.items())), (*survey.problems, *traced.problems))
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.catalog.catalog import Catalog, PartitionSegments
+from tieredstore.catalog.catalog import PartitionSegments
 from tieredstore.catalog.completion import last_batch, read_history
 from tieredstore.catalog.lineage import (
     Lineage,
@@ -128,12 +128,6 @@ def trace_partitions(
         if partition is not None:
             traced.partitions.append(partition)
     return traced
-
-
-def catalog_of(traced: Traced, problems: Iterable[Problem]) -> Catalog:
-    """Make the catalog of the traced partitions. ``problems`` are problems that were found before the tracing."""
-    segments = {partition.ruler.topic_id_partition: partition.segments for partition in traced.partitions}
-    return Catalog.of(dict(sorted(segments.items())), (*problems, *traced.problems))
 
 
 class _Tracing:

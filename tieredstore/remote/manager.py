@@ -123,17 +123,20 @@ class RemoteStorageManager(Closing):
             )
             manifests = Manifests(store, self.layout, self.key_ring, loads=loads, rules=self.manifest_rules)
             self._fetcher = Fetcher.of_settings(fetch, manifests, bound, life, shares_read_ahead=shares_read_ahead)
+            opened.callback(self._fetcher.close)
+            self._fetcher.export(opened)
             self._indexes: Indexes | RawIndexes = self._fetcher.indexes
+            options = WriteOptions.of_settings(settings, self.key_ring)
+            self._writer: SegmentWriter | RawSegmentWriter = SegmentWriter(
+                store, self.layout, options, pool=pools.transform, random_bytes=random_bytes
+            )
             if settings.endpoint.is_raw:
-                # Import this module only when needed, because few buckets have the raw layout.
+                # Import these modules only when needed, because few buckets have the raw layout.
+                from tieredstore.remote.copy.raw_writer import RawSegmentWriter  # noqa: PLC0415
                 from tieredstore.remote.fetch.raw_indexes import RawIndexes  # noqa: PLC0415
 
                 self._indexes = RawIndexes(self._fetcher.indexes, self._fetcher.logs.open, self._fetcher.manifests)
-            opened.callback(self._fetcher.close)
-            opened.callback(self._fetcher.export())
-            options = WriteOptions.of_settings(settings, self.key_ring)
-            pool = pools.transform
-            self._writer = SegmentWriter(store, self.layout, options, pool=pool, random_bytes=random_bytes)
+                self._writer = RawSegmentWriter(store, self.layout)
             self._opened = opened.pop_all()
         self._closer = Closer(self._life.end, self._close)
 
@@ -167,7 +170,7 @@ class RemoteStorageManager(Closing):
         """
         with metrics.SEGMENT_COPY_ERRORS.count_exceptions():
             started = perf_counter()
-            write = partial(self._segment_writer().copy, metadata, log_segment_data, on_progress)
+            write = partial(self._writer.copy, metadata, log_segment_data, on_progress)
             sizes = self._calls.run_writing(str(metadata), write)
         metrics.SEGMENT_COPY.observe(perf_counter() - started)
         return CopiedSegment(sizes, self._custom_metadata(metadata, sizes))
@@ -259,13 +262,6 @@ class RemoteStorageManager(Closing):
         if not self._is_at_rest and self._owns_store:
             self._life.rest(None)
             self._store.close()  # abandoned calls may have opened the store again
-
-    def _segment_writer(self) -> SegmentWriter | RawSegmentWriter:
-        if not self.settings.endpoint.is_raw:
-            return self._writer
-        from tieredstore.remote.copy.raw_writer import RawSegmentWriter  # noqa: PLC0415  as above
-
-        return RawSegmentWriter(self._store, self.layout)
 
     def _custom_metadata(self, metadata: RemoteLogSegmentMetadata, sizes: StoredSizes) -> bytes | None:
         if not self._fields:

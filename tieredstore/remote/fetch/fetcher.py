@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -62,18 +62,12 @@ class Fetcher:
         self.manifests.forget(metadata)
         self.indexes.forget(metadata)
 
-    def export(self) -> Callable[[], None]:
-        """Add the counters to the process's metrics. Return a function that removes them."""
-        stop = [metrics.FETCH.add(lambda: asdict(self.counters.snapshot()))]
+    def export(self, stack: ExitStack) -> None:
+        """Add the counters to the process's metrics until ``stack`` is closed."""
+        stack.callback(metrics.FETCH.add(lambda: asdict(self.counters.snapshot())))
         cache = self.chunk_cache
         if cache is not None:
-            stop.append(metrics.CHUNK_CACHE.add(lambda: asdict(cache.stats)))
-
-        def stop_all() -> None:
-            for each in stop:
-                each()
-
-        return stop_all
+            stack.callback(metrics.CHUNK_CACHE.add(lambda: asdict(cache.stats)))
 
     def close(self) -> None:
         """Close prepared segments and the caches."""
