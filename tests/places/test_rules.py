@@ -107,6 +107,7 @@ def test_places_are_closed_and_pickled_together(folder: Path) -> None:
     assert [info.size for info in store.list("tiered/customers-")] == [1]
     assert "private" in store.identity
     assert "3 places" in str(admin_of(store).lifecycle())
+    assert "3 places" in str(admin_of(store).versions())
     assert admin_of(store).now_ms() is not None
     store.close()
 

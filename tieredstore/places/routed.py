@@ -14,6 +14,7 @@ from tieredstore.backends.base import (
     AbandonedWrite,
     Body,
     BucketLifecycle,
+    BucketVersions,
     Buffer,
     DelegatingStore,
     ObjectInfo,
@@ -193,6 +194,10 @@ class RoutedStore(DelegatingStore):
         return (
             f"endpoint.rules name {len(self.places)} places, each with its own lifecycle rules: choose one by --store"
         )
+
+    def versions(self) -> BucketVersions | str:
+        """Return a sentence instead of versions, because each place keeps its own."""
+        return f"endpoint.rules name {len(self.places)} places, each with its own versions: choose one by --store"
 
     def caller(self) -> str:
         """Return the identities under which the places send requests, without places that do not know theirs."""
