@@ -17,6 +17,7 @@ from tests.support.paths import GOLDEN
 from tests.support.records.disk_segments import write_segments
 from tests.support.records.small_segments import ENC
 from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.cli.terminal import output
 from tieredstore.errors import ObjectArchivedError
 
 
@@ -369,3 +370,11 @@ def test_a_damaged_first_batch_is_named_and_exits_4(settings: Path, tmp_path: Pa
     assert "the record batch at byte 0 (offset 1) is damaged: its bytes have the CRC" in listed.stderr
     assert tieredstore(*asked).code == 4
     assert tieredstore(*asked[:-1]).code == 0
+
+
+def test_wide_cuts_no_table_of_a_segment(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segment = ("inspect", "-c", settings, "single", 0, 0)
+    lines = [(*segment, "--chunks", "--wide"), (*segment, "--index", "timestamp", "--wide")]
+    in_pipe = [tieredstore(*line).text for line in lines]
+    monkeypatch.setattr(output, "terminal_width", lambda: 20)
+    assert [tieredstore(*line).text for line in lines] == in_pipe

@@ -64,7 +64,8 @@ def inspect(
             with segment.index(kind.value) as stream:
                 rows = decode_rows(kind, stream.read(), segment.base_offset)
             entries = row_of(rows)
-            entries.show(rows, as_json=output.as_json, summary={"entries": len(rows)}, empty="no entries")
+            summary = {"entries": len(rows)}
+            entries.show(rows, as_json=output.as_json, summary=summary, empty="no entries", wide=output.wide)
             return
         assert segment.stored is not None  # ``inspect`` always sets ``stored``
         view = SegmentView(segment.stored, bucket.opened())
@@ -118,10 +119,10 @@ class SegmentView:
     def print(self, *, chunks: bool, wide: bool) -> None:
         """Print all facts about the segment as tables."""
         print_table((word("SEGMENT"), text("")), self._lines(), wide=wide)
-        _print_rows(self._object, self._objects)
-        _print_rows(_INDEX, self.segment.manifest.segment_indexes.recorded())
+        _print_rows(self._object, self._objects, wide=wide)
+        _print_rows(_INDEX, self.segment.manifest.segment_indexes.recorded(), wide=wide)
         if chunks:
-            _print_rows(_CHUNK, self._chunks())
+            _print_rows(_CHUNK, self._chunks(), wide=wide)
 
     @property
     def _object(self) -> Row[InspectedObject]:
@@ -217,9 +218,9 @@ class SegmentView:
         return f"damage: {name} has {size} bytes where its manifest says {obj.expected_size}"
 
 
-def _print_rows(row: Row[T], items: Iterable[T]) -> None:
+def _print_rows(row: Row[T], items: Iterable[T], *, wide: bool) -> None:
     print_lines([""])
-    row.show(items, as_json=False)
+    row.show(items, as_json=False, wide=wide)
 
 
 _Chunk: TypeAlias = tuple[int, ByteRange, ByteRange]
