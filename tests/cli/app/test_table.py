@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.fresh_python import run_fresh
 from tieredstore.cli.app.main import program
-from tieredstore.cli.app.table import all_entries, load_of_core, wing_entries
+from tieredstore.cli.app.table import Entry, all_entries, load_of_core, wing_entries
 from tieredstore.installation import load_attached
 
 WINGS = {"pipeline", "pubsub", "restore", "uploader"}
@@ -27,9 +27,13 @@ def test_the_wings_commands_come_by_entry_points() -> None:
 
 
 @pytest.mark.parametrize("entry", all_entries(), ids=lambda entry: entry.name)
-def test_a_summary_is_the_first_paragraph_of_the_help(entry: object) -> None:
-    name, summary = getattr(entry, "name", ""), getattr(entry, "summary", "")
-    assert " ".join((program().commands[name].help or "").split("\n\n")[0].split()) == summary
+def test_a_summary_is_the_first_paragraph_of_the_help(entry: Entry) -> None:
+    assert " ".join((program().commands[entry.name].help or "").split("\n\n")[0].split()) == entry.summary
+
+
+@pytest.mark.parametrize("entry", all_entries(), ids=lambda entry: entry.name)
+def test_only_the_program_itself_installs_completion(entry: Entry) -> None:
+    assert "install_completion" not in {option.name for option in program().commands[entry.name].params}
 
 
 def test_an_absent_wing_is_skipped() -> None:

@@ -128,6 +128,7 @@ def load_command(entry: Entry) -> ParserCommand:
         app.command(entry.name)(loaded)
         loaded = app
     loaded.info.name, loaded.info.cls, loaded.rich_markup_mode = entry.name, Group, None
+    loaded.info.help, loaded.info.no_args_is_help = entry.summary, True
     for each in loaded.registered_commands:
         each.cls = Command
         each.callback = each.callback and expand(each.callback)

@@ -17,7 +17,7 @@ from tieredstore.errors import ConfigError, ObjectNotFoundError
 from tieredstore.model import AtTime
 from tieredstore.ops.garbage.holds import LegalHold
 
-app: Final = typer.Typer(no_args_is_help=True, help="Legal holds: segments that rm and gc must keep.")
+app: Final = typer.Typer(add_completion=False)
 
 _Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="Name of the hold.")]
 

@@ -72,7 +72,7 @@ _NEEDS: Final = {
 }
 _ASK: Final = "tieredstore keys list ID"
 
-app: Final = typer.Typer(no_args_is_help=True, help="Key pairs: make, count, rotate and retire them.")
+app: Final = typer.Typer(add_completion=False)
 
 
 @app.command()

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.upkeep.inspection import PartitionStatus, Verification
     from tieredstore.pipelines.upkeep.output_files import OutputProblem
 
-app: Final = typer.Typer(no_args_is_help=True, help="Write topics as files, each record exactly once.")
+app: Final = typer.Typer(add_completion=False)
 
 
 class Against(enum.StrEnum):

@@ -34,12 +34,7 @@ from tieredstore.query.positions import duration_of
 # producer's audit record is that old.
 _FOLLOWED_MS: Final = 600_000
 
-app: Final = typer.Typer(no_args_is_help=True, help="Batches of records in a store, like MemQ.")
-
-
-@app.callback()
-def pubsub() -> None:
-    """Batches of records in a store, like MemQ."""
+app: Final = typer.Typer(add_completion=False)
 
 
 @app.command()

@@ -8,17 +8,7 @@ import typer
 
 from tieredstore.restore.cli import groups, logdir, offsets, produce, snapshot, undelete, verify
 
-app: Final = typer.Typer(no_args_is_help=True, help="Put the content of a bucket back into Kafka.")
-
-
-@app.callback()
-def restore() -> None:
-    """Put the content of a bucket back into Kafka: segments into the log directories of stopped brokers, or records
-    into topics of a running cluster.
-
-    undelete brings deleted segments back in the bucket; verify compares a cluster with the bucket.
-    """
-
+app: Final = typer.Typer(add_completion=False)
 
 for _command in (
     logdir.prepare,
