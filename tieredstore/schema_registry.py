@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Literal, Self, TypeAlias, TypeVar, cast
+from typing import Final, Literal, TypeAlias, TypeVar, cast
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from tieredstore.errors import (
@@ -28,6 +28,7 @@ from tieredstore.errors import (
 )
 from tieredstore.format.json_object import Json
 from tieredstore.installation import Extra
+from tieredstore.process.closing import Closing
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.per_process import PerProcess
 from tieredstore.process.retry import Attempt, RetryPolicy
@@ -110,7 +111,7 @@ class RegistrySettings:
         )
 
 
-class SchemaRegistry:
+class SchemaRegistry(Closing):
     """A client that gets schemas from a registry, by id or by subject. Pass it to :class:`~tieredstore.values.Avro` as
     ``lookup``.
 
@@ -127,7 +128,7 @@ class SchemaRegistry:
         if url is not None:
             named = {name: text for name, text in named.items() if name not in (_URL, "url")} | {_URL: url}
         self.settings: RegistrySettings = RegistrySettings.from_properties(named)
-        self._session = PerProcess[requests.Session](partial(_session, self.settings), _close)
+        self._session = PerProcess[requests.Session](partial(_session, self.settings), requests.Session.close)
         self._of_id: OrderedDict[int, AvroSchema] = OrderedDict()
         self._refused: OrderedDict[int, tuple[Deadline, SchemaNotFoundError | ConfigError]] = OrderedDict()
 
@@ -178,12 +179,6 @@ class SchemaRegistry:
     def close(self) -> None:
         """Close the connections. The next request opens new connections."""
         self._session.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _schema(self, path: str, what: str) -> AvroSchema:
         # The schema and all its references share one deadline, because with separate deadlines, a slow registry could
@@ -294,10 +289,6 @@ def _session(settings: RegistrySettings) -> requests.Session:
         session.trust_env = False
     session.cert = settings.certificate
     return session
-
-
-def _close(session: requests.Session) -> None:
-    session.close()
 
 
 def _without_user(urls: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
