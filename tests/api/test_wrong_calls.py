@@ -92,11 +92,11 @@ BEFORE_ANY_REQUEST: list[tuple[Call, str]] = [
     (lambda b: b.read("txn", limit="5"), "limit is '5'; give a number of records"),
     (lambda b: b.query(7), "sql is of the type int; give a query"),
     (lambda b: b.remove(), "name at least one topic"),
-    (lambda b: b.remove("txn", stop=4100), "stop is an offset, which needs one topic and partitions="),
-    (lambda b: b.remove("t*", stop=4100, partitions=0), "stop is an offset, which needs one topic and partitions="),
-    (lambda b: b.remove("txn", segment=5), "segment needs its partition: name one topic, and give partitions= as"),
-    (lambda b: b.remove("t*", segment=5, partitions=0), "segment needs its partition: name one topic"),
-    (lambda b: b.remove("txn", segment=5, stop="yesterday"), "segment and stop exclude each other"),
+    (lambda b: b.remove("txn", stop=4100), "stop (--to) is an offset, which needs one topic and its"),
+    (lambda b: b.remove("t*", stop=4100, partitions=0), "stop (--to) is an offset, which needs one topic and its"),
+    (lambda b: b.remove("txn", segment=5), "segment (--segment) needs its partition: name one topic and one partition"),
+    (lambda b: b.remove("t*", segment=5, partitions=0), "segment (--segment) needs its partition: name one topic"),
+    (lambda b: b.remove("txn", segment=5, stop="yesterday"), "segment (--segment) and stop (--to) exclude each other"),
     (lambda b: b.remove("txn", segment="5", partitions=0), "segment is of the type str; give the offset it begins at"),
     (
         lambda b: b.remove("txn", force=True),
@@ -113,9 +113,9 @@ BEFORE_ANY_REQUEST: list[tuple[Call, str]] = [
     (lambda b: b.usage(partitions=0), "partitions and topic_id select within a topic: name the topic too"),
     (
         lambda b: b.place_hold("x", "txn", partitions=0, stop="2026-01-31"),
-        "stop is a time, but a hold ends at an offset: give an offset, or leave",
+        "stop (--to) is a time, but a hold ends at an offset: give an offset, or leave",
     ),
-    (lambda b: b.place_hold("x", "txn", start="10:00"), "start is a time, which needs a topic and a partition"),
+    (lambda b: b.place_hold("x", "txn", start="10:00"), "start (--from) is a time, which needs a topic and a"),
     (
         lambda b: b.abort_rule(min_age="0d"),
         "min_age is 0:00:00: a store's rule counts whole days, so give 1d or more, such as 7d",

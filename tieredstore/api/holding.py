@@ -35,14 +35,17 @@ def place(
     topic, partition = next(iter(topics), None), next(iter(scopes.partitions or ()), None)
     if isinstance(end, AtTime):
         raise ConfigError(
-            "stop is a time, but a hold ends at an offset: give an offset, or leave stop out to hold all later records"
+            "stop (--to) is a time, but a hold ends at an offset: give an offset, or leave stop out to hold all later "
+            "records"
         )
     if isinstance(first, AtTime):
         if topic is None or partition is None:
-            raise ConfigError("start is a time, which needs a topic and a partition: offsets differ between partitions")
+            raise ConfigError(
+                "start (--from) is a time, which needs a topic and a partition: offsets differ between partitions"
+            )
         segments = bucket.segments(topic, partition, start=first)
         if not segments:
-            raise ConfigError(f"no segment of {topic}-{partition} has records since {window[0]}; leave start out")
+            raise ConfigError(f"no segment of {topic}-{partition} has records since {window[0]}; choose another start")
         first = min(segment.base_offset for segment in segments)  # of all incarnations, because a hold has no topic id
     hold = LegalHold(name, topic, partition, first, None if end is None else end - 1, reason)
     opened = bucket.opened()

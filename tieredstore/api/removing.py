@@ -36,15 +36,18 @@ def check_arguments(scopes: Scopes, stop: int | AtTime | None, segment: object) 
     if not scopes.topics:
         raise ConfigError("name at least one topic")
     if isinstance(stop, int) and (scopes.partitions is None or not names_one_topic):
-        raise ConfigError("stop is an offset, which needs one topic and partitions=: offsets differ between partitions")
+        raise ConfigError(
+            "stop (--to) is an offset, which needs one topic and its partitions (partitions=, -p): offsets differ "
+            "between partitions"
+        )
     if segment is None:
         return
     if stop is not None:
-        raise ConfigError("segment and stop exclude each other: give one of them")
+        raise ConfigError("segment (--segment) and stop (--to) exclude each other: give one of them")
     if isinstance(segment, bool) or not isinstance(segment, int | Uuid):
         raise ConfigError(f"segment is of the type {type(segment).__name__}; give the offset it begins at, or its id")
     if not names_one_topic or len(scopes.partitions or ()) != 1:
-        raise ConfigError("segment needs its partition: name one topic, and give partitions= as one number")
+        raise ConfigError("segment (--segment) needs its partition: name one topic and one partition (-p)")
 
 
 def plan_removal(

@@ -14,7 +14,6 @@ from tieredstore.cli.terminal.output import complain, print_lines
 from tieredstore.cli.terminal.rows import Row, attributes, column, field
 from tieredstore.cli.terminal.tables import text
 from tieredstore.errors import ConfigError, ObjectNotFoundError
-from tieredstore.model import AtTime
 from tieredstore.ops.garbage.holds import LegalHold
 
 app: Final = typer.Typer(add_completion=False)
@@ -43,8 +42,6 @@ def place(
     if topics.topic_id is not None:
         raise ConfigError("a hold applies to a topic's name, whatever its id: leave out --topic-id")
     window.check_order()
-    if isinstance(window.end, AtTime):
-        raise ConfigError("--to of a hold must be an offset: leave --to out to hold all later offsets")
     with store.open() as bucket:
         new = bucket.place_hold(
             name, *topics.names, partitions=topics.which().get("partitions"), start=window.first, stop=window.end,

@@ -9,7 +9,6 @@ from typing import Annotated, Final
 import typer
 
 from tieredstore.api.outcomes import Outcome
-from tieredstore.api.scopes import is_glob
 from tieredstore.cli.app.options import Apply, Cluster, End, Json, Store, Topics, Work, parse_partitions, parse_segment
 from tieredstore.cli.app.outcomes import Words, carry_out
 from tieredstore.errors import ConfigError
@@ -58,13 +57,6 @@ def rm(
     which, end, partitions = topics.which(work), window.end, parse_partitions(topics.partitions)
     one = None if segment is None else parse_segment(segment, "--segment")
     _check_topics(topics.names)
-    is_one_topic = len(topics.names) == 1 and not is_glob(topics.names[0])
-    if isinstance(end, int) and not (is_one_topic and partitions):
-        raise ConfigError("--to takes an offset only with one TOPIC and -p: offsets differ between partitions")
-    if one is not None and end is not None:
-        raise ConfigError("--segment and --to exclude each other: give one of them")
-    if one is not None and not (is_one_topic and len(partitions or ()) == 1):
-        raise ConfigError("--segment needs its partition: name one TOPIC, and give -p with one number")
     if force:
         cluster.require("--force needs the brokers' records")
     with store.open(cluster) as bucket:
