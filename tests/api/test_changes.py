@@ -143,6 +143,9 @@ def test_a_plan_of_a_closed_bucket_deletes_nothing(bucket: ts.Bucket, root: Path
 def test_an_outcome_is_a_line_for_a_person(bucket: ts.Bucket) -> None:
     lines = [str(outcome) for outcome in bucket.remove("txn", partitions=0, stop=700)]
     assert lines[0].startswith("planned (deleted), txn-0, offsets 0…604, ")
+    bucket.place_hold("later", "txn", partitions=0, start=1209)
+    lines += map(str, bucket.release_hold("later"))
+    assert lines[-1].startswith("planned (released), txn-0, offsets 1209…, later, ")
     assert "None" not in "".join(lines)
 
 

@@ -61,7 +61,8 @@ class Outcome:
         scope = (
             None if self.topic is None else self.topic if self.partition is None else f"{self.topic}-{self.partition}"
         )
-        offsets = None if self.base_offset is None else f"offsets {self.base_offset}…{self.last_offset}"
+        last = "" if self.last_offset is None else self.last_offset
+        offsets = None if self.base_offset is None else f"offsets {self.base_offset}…{last}"
         size = None if self.stored_size is None else human_bytes(self.stored_size)
         known = (f"{self.status} ({self.code})", scope, offsets, self.name, size, self.reason, self.error)
         return ", ".join(str(one) for one in known if one is not None)
