@@ -199,6 +199,7 @@ def test_grep_shows_records_whose_key_or_value_match(pattern: str) -> None:
         ),
         ("--group g --to 3", "leave --to out"),
         ("--group g -o x.csv", "leave -o FILE out"),
+        ("--group g --parallel 2", "leave --parallel out"),
         ("-p 1-0", "it must have the form 3, 0,2 or 4-7"),
         ("--follow --to 3", "--follow has no end"),
         ("--grep (", "--grep '(' is not a regular expression"),

@@ -130,7 +130,7 @@ def cat(
     if group is not None:
         _refuse_with_group(
             {"-p": topic.partitions, "--topic-id": topic.topic_id, "--to": window.stop, "--grep": grep,
-             "-o FILE": sink.target.path, "--columns": columns}
+             "-o FILE": sink.target.path, "--columns": columns, "--parallel": work.parallel}
         )  # fmt: skip
         start = window.first if last is None else LastRecords(last)
         client = cluster.require("no broker is named, which --group needs")
