@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ConfigError, DataLossError, ObjectNotFoundError
 from tieredstore.model import human_bytes
@@ -39,6 +39,7 @@ from tieredstore.pipelines.run.window_writing import (
     write_window,
 )
 from tieredstore.pipelines.run.windows import find_gone
+from tieredstore.process.closing import Closing
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import ReadSettings
 
@@ -56,7 +57,7 @@ _logger: Final = logging.getLogger(__name__)
 _DAY_S: Final = 86_400
 
 
-class Runner:
+class Runner(Closing):
     """Runner of one pipeline. Not thread-safe; close it after use."""
 
     def __init__(
@@ -82,12 +83,6 @@ class Runner:
         self.source_name: str = _source_name(pipeline, parts)
         self._group = GroupProgress.of(pipeline)
         self.driver: Driver = Driver(Generation(pipeline, parts.store), self, self._note)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Commit the remaining offsets to the consumer group of ``commit.to.group``, then close connections to the
