@@ -29,8 +29,8 @@ $ tieredstore ls -c store.properties
   included. `TIEREDSTORE_SETTINGS` may name the settings file instead of `-c`.
 - **These only add**, and act at once (`upload`, `mirror`, `holds place` and `uploader` have `--dry-run`):
   {adds}.
-- **These delete or rewrite**, and so does `mirror --repair`. Without `--yes` they only print their plan, and exit with
-  0; no command asks a question:
+- **These delete or rewrite**, and so does `mirror --repair`. Without `--yes` they only print their plan; no command
+  asks a question:
   {rewrites}.
 - All others only read.
 - Results go to stdout, all else to stderr. For scripts use [`--json`](json.md) and the [exit codes](#exit-codes).

@@ -1,7 +1,7 @@
 """The report of a command that changes a bucket, and the rule for commands that delete or rewrite.
 
-Commands that delete or rewrite show their plan and exit with 0. Only ``--yes`` applies it. In the output for scripts,
-each item is a JSON object with the same layout in all tools. The last line is a summary.
+Commands that delete or rewrite show their plan. Only ``--yes`` applies it. In the output for scripts, each item is a
+JSON object with the same layout in all tools. The last line is a summary.
 """
 
 from __future__ import annotations
