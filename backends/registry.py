@@ -166,9 +166,8 @@ def _check_exact(text: str) -> str:
 def _bucket_of(parts: SplitResult) -> str:
     """Return the bucket or container of a cloud's URL."""
     if not parts.netloc or ":" in parts.netloc:
-        raise ConfigError(
-            f"{_show_url(parts.geturl())} names no bucket: write {parts.scheme}://name or {parts.scheme}://name/prefix"
-        )
+        url = _show_url(f"{parts.scheme}://{parts.netloc}{parts.path}")  # ``geturl`` drops the slashes of s3://
+        raise ConfigError(f"{url} names no bucket: write {parts.scheme}://name or {parts.scheme}://name/prefix")
     return _check_exact(parts.netloc)
 
 

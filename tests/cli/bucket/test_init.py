@@ -163,7 +163,7 @@ def test_a_secret_is_written_and_never_shown(folder: Path) -> None:
     ("answers", "said"),
     [
         (["no-such-folder"], "there is no file or folder 'no-such-folder'; URLs begin with"),
-        (["s3://"], "names no bucket"),
+        (["s3://"], "'s3://' names no bucket"),
         ([".", "\x04"], "the questions ended before the last answer: nothing is written"),
     ],
 )
