@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, Unpack
+from typing import TYPE_CHECKING, Final, Literal, Unpack, cast
 
 from tieredstore.api.outcomes import OnOutcome, Plan, Totals, run
 from tieredstore.api.rows import KeyUse, Segment, Topic, Usage, segment_of
@@ -20,7 +20,7 @@ from tieredstore.process.closing import Closer, Closing
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.process.parallel import READERS
 from tieredstore.process.per_process import PerProcess
-from tieredstore.query.arguments import Partitions, TopicIdLike, path_of, topic_id_of
+from tieredstore.query.arguments import Partitions, TopicIdLike, path_of, topic_id_of, wrong_kind
 from tieredstore.query.positions import GivenPlace, duration_of, place_of, time_of, window_of
 from tieredstore.redaction import redacted
 from tieredstore.remote.stores import NamedStore, url_of
@@ -333,6 +333,8 @@ class Bucket(Closing):
         from tieredstore.ops.doctor.checkup import run_checks  # noqa: PLC0415
 
         self._life.check()
+        if not isinstance(cast("object", release), str | None):
+            raise wrong_kind("release", release, "a text such as '0.1'")
         checks = run_checks(self.settings, self.named, write=write, release=release)
         return Table(tell_each(checks, on_check or _ignore))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tieredstore.api.outcomes import Outcome, Plan
 from tieredstore.api.scopes import Scopes, is_glob
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, ObjectNotFoundError
 from tieredstore.model import AtTime
 from tieredstore.ops.garbage.holds import LegalHold, check_free, find_hold, place_hold, release_hold
 from tieredstore.query.positions import GivenPlace, window_of
@@ -56,11 +56,17 @@ def place(
 
 def plan_release(bucket: Bucket, name: str) -> Plan:
     """Plan the release of a legal hold. If another hold gets this name later, the plan does not release it."""
-    planned = find_hold(bucket.opened().store, bucket.opened().prefix, name)
+
+    def find() -> LegalHold | None:
+        try:
+            return find_hold(bucket.opened().store, bucket.opened().prefix, name)
+        except ObjectNotFoundError as error:
+            raise ObjectNotFoundError(f"there is no hold {name!r}; see holds() or tieredstore holds list") from error
+
+    planned = find()
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
-        opened = bucket.opened()
-        hold = find_hold(opened.store, opened.prefix, name)
+        opened, hold = bucket.opened(), find()
         is_same = hold == planned
         if is_same and not dry_run:
             release_hold(opened.store, opened.prefix, name)

@@ -270,7 +270,7 @@ def _columns(how: ReadOptions) -> tuple[str, ...]:
 
 
 def _kind(option: str, given: object, registry: SchemaRegistry | None) -> Callable[[str], ValueType]:
-    if isinstance(given, ValueType):
+    if isinstance(given, ValueType) and not isinstance(given, type):
         return lambda _: given
     if given == "avro" and registry is None:
         raise ConfigError(f"{option} is 'avro', and no schema is given: add registry=, or give Avro(…)")

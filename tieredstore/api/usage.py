@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tieredstore.api.rows import Usage
 from tieredstore.api.tables import Table
 from tieredstore.errors import ConfigError
-from tieredstore.ops.cost.monthly import CostSums, MonthlyCost, RequestSizes, cost_sums, monthly_cost, total_of
+from tieredstore.ops.cost.monthly import MonthlyCost, RequestSizes, cost_sums, monthly_cost, total_of
 from tieredstore.ops.cost.prices import PriceFile, read_prices
 from tieredstore.ops.cost.usage import Usage as Sums
 from tieredstore.ops.cost.usage import UsageBy, UsageKey, usage_of
+from tieredstore.query.arguments import path_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tieredstore.config import Settings
     from tieredstore.ops.listing import ListedSegment
 
@@ -30,7 +32,7 @@ def prices_of(by: UsageBy, prices: str | Path | PriceFile | None) -> PriceFile |
             "costs are computed per topic or per partition, not per day: choose by='topic' or 'partition', or leave "
             "prices out"
         )
-    return prices if isinstance(prices, PriceFile) else read_prices(Path(prices))
+    return prices if isinstance(prices, PriceFile) else read_prices(path_of("prices", prices))
 
 
 def add_up(listed: Iterable[ListedSegment], by: UsageBy, prices: PriceFile | None, settings: Settings) -> Table[Usage]:
@@ -40,8 +42,8 @@ def add_up(listed: Iterable[ListedSegment], by: UsageBy, prices: PriceFile | Non
         return Table(sorted(rows, key=lambda row: -row.stored_size))
     now_ms = time.time_ns() // 1_000_000
     costs = cost_sums(listed, RequestSizes.of(settings), now_ms, by=by)
-    rows = [_price(key, sums, prices, now_ms) for key, sums in costs.items()]
-    return Table(sorted(rows, key=_dearness))
+    rows = [_row(key, sums.all, monthly_cost(sums, prices, now_ms), sums.undated) for key, sums in costs.items()]
+    return Table(sorted(rows, key=lambda row: 0.0 if row.cost is None else -row.cost.bucket))
 
 
 def total_usage(rows: Sequence[Usage]) -> Usage:
@@ -57,14 +59,6 @@ def total_usage(rows: Sequence[Usage]) -> Usage:
     )
     costs = [row.cost for row in rows if row.cost is not None]
     return _row(UsageKey(), sums, total_of(costs), sum(row.undated for row in rows))
-
-
-def _price(key: UsageKey, sums: CostSums, prices: PriceFile, now_ms: int) -> Usage:
-    return _row(key, sums.all, monthly_cost(sums, prices, now_ms), sums.undated)
-
-
-def _dearness(row: Usage) -> float:
-    return 0.0 if row.cost is None else -row.cost.bucket
 
 
 def _row(key: UsageKey, sums: Sums, cost: MonthlyCost | None = None, undated: int = 0) -> Usage:

@@ -13,7 +13,7 @@ from tieredstore.cli.app.outcomes import Words, carry_out
 from tieredstore.cli.terminal.output import complain, print_lines
 from tieredstore.cli.terminal.rows import Row, attributes, column, field
 from tieredstore.cli.terminal.tables import text
-from tieredstore.errors import ConfigError, ObjectNotFoundError
+from tieredstore.errors import ConfigError
 from tieredstore.ops.garbage.holds import LegalHold
 
 app: Final = typer.Typer(add_completion=False)
@@ -74,11 +74,7 @@ def release(name: _Name, store: Store, apply: Apply, output: Json) -> None:
     Example: tieredstore holds release case-17 -c store.properties --yes
     """
     with store.open() as bucket:
-        try:
-            plan = bucket.release_hold(name)
-        except ObjectNotFoundError as error:
-            raise ObjectNotFoundError(f"there is no hold {name!r}; see tieredstore holds list") from error
-        carry_out(plan, _WORDS, yes=apply.yes, as_json=output.as_json)
+        carry_out(bucket.release_hold(name), _WORDS, yes=apply.yes, as_json=output.as_json)
 
 
 def _line(outcome: Outcome, verb: str) -> str:
