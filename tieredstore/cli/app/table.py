@@ -37,7 +37,8 @@ deletes nothing, unless a service's settings require it. A command that ``rewrit
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A command or a group of commands, with the effect of each command. ``summary`` is the help's first paragraph."""
+    """A command or a group of commands, with the effect of each command. ``summary`` is the first paragraph of a
+    command's help, and the whole help of a group."""
 
     name: str
     summary: str
