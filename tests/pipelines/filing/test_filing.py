@@ -134,7 +134,7 @@ def test_a_message_without_a_usable_time_is_bad_and_never_of_1970(name: str) -> 
     bad = [None, b"", b"\xff", b"[]", b"{}", b"null", value(timestamp=None), value(timestamp="soon", k="a"),
            value(timestamp=True, k="a"), value(timestamp=[], k="a"), value(timestamp={}, k="a"),
            value(timestamp=0, k="a"), value(timestamp=-5, k="a"), value(timestamp=float("nan"), k="a"),
-           b"[" * 100_000]  # fmt: skip
+           b"[" * 100_000, value(timestamp="1" * 1_000_000 + "x", k="a")]  # fmt: skip
     result = how.file(records(*bad))
     assert result.codes == [-1] * len(bad)
     assert len(result.reasons) == len(bad)

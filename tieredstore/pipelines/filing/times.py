@@ -18,7 +18,9 @@ from tieredstore.pipelines.filing._json_scan import epoch_millis
 from tieredstore.pipelines.filing.messagepack import unpack
 
 _INTEGER: Final = re.compile(r"[0-9]{1,19}")
-_NUMBER: Final = re.compile(r"[\x00-\x20]*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?[\x00-\x20]*")
+_NUMBER: Final = re.compile(
+    r"[\x00-\x20]*([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?[\x00-\x20]*"
+)
 """Decimal numbers that Java's ``Double.valueOf`` accepts."""
 _XML_DATE: Final = re.compile(
     r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:T(\d\d):(\d\d):(\d\d(?:\.\d+)?))?)?)?(Z|[+-](?:0\d|1[0-3]):[0-5]\d|[+-]14:00)?",
