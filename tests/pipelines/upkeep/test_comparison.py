@@ -29,6 +29,7 @@ from tests.support.records.stored_records import StoredTopic
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError
+from tieredstore.model import Uuid
 from tieredstore.pipelines import Pipeline, with_generation
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.upkeep.backfill import Backfill
@@ -36,6 +37,8 @@ from tieredstore.pipelines.upkeep.comparison import Against, keep_side
 from tieredstore.pipelines.upkeep.inspection import PartitionStatus
 from tieredstore.pipelines.upkeep.output_files import OutputProblem
 from tieredstore.pipelines.upkeep.record_sources import LogSource, Selected
+from tieredstore.remote.layout import KeyLayout
+from tieredstore.testing.segments import PARTITION
 
 SMALL = pipeline_of(max__file__records="100")
 THIRD = pipeline_of(secor__message__transformer__class="tests.pipelines.files.test_transforming:third")
@@ -62,6 +65,22 @@ def test_what_was_written_of_a_log_is_all_of_it(topic: StoredTopic, changes: dic
     assert against(topic, store, pipeline) == ([], 0, 0)
     run_once(topic, store, pipeline)
     assert against(topic, store, pipeline) == ([], 300, 0)
+
+
+def test_a_bucket_without_topic_ids_is_compared_with_what_was_written_beside_a_broker(topic: StoredTopic) -> None:
+    """In the raw layout, the bucket's topic id is derived from the topic's name. The commit log has the broker's id."""
+
+    class RawLayout(KeyLayout):
+        def derived_id(self, topic: str) -> Uuid | None:
+            return PARTITION.topic_id
+
+    store, brokers_id = MemoryObjectStore(), str(Uuid.random())
+    run_once(topic, store, SMALL)
+    for key in [info.key for info in store.list("out/_tieredstore/kept/")]:
+        store.put(key, store.get(key).replace(str(PARTITION.topic_id).encode(), brokers_id.encode()))
+    assert against(topic, store, SMALL) == ([], 0, 300)
+    topic.manager.layout = RawLayout()
+    assert against(topic, store, SMALL) == ([], 300, 0)
 
 
 def test_quarantined_omitted_redriven_or_replaced_records_are_no_fault(topic: StoredTopic) -> None:

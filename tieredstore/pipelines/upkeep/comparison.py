@@ -16,6 +16,7 @@ from tieredstore.pipelines.log.holdings import Family, Holdings
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.stores import COLUMNS
+from tieredstore.pipelines.run.windows import is_of
 from tieredstore.pipelines.upkeep.output_files import OutputProblem, find_topics, offsets_in, read_records, uploads_of
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import ReadSettings
@@ -114,7 +115,7 @@ class Against:
         self, window: WrittenWindow, log: PartitionLog | None, keys: Sequence[str], reader: TopicReader
     ) -> Iterator[OutputProblem]:
         start, stop = window.start, window.start
-        if log is not None and window.topic_id in {"", str(log.topic_id)}:
+        if log is not None and (not window.topic_id or is_of(log, window.topic_id)):
             start, stop = max(window.start, log.earliest), min(window.stop, log.end)
         self.gone += window.stop - window.start - max(0, stop - start)
         if log is None or start >= stop:
