@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.support.pubsub.memq_topic import BATCHES, MESSAGES, RECORDS, Topic, rows_of, values, written_topic
 from tests.support.simulated_time import SimulatedClock
@@ -141,13 +141,11 @@ def test_a_run_up_to_now_and_the_engines_own_limits(topic: Topic) -> None:
     reader = stream_of(topic, maxBatchesPerTrigger="2")
     at = reader.initialOffset()
     counts: list[int] = []
-    for limit in (ReadMaxRows(3), ReadMaxBytes(1), ReadAllAvailable()):
+    for limit in (reader.getDefaultReadLimit(), ReadAllAvailable()):
         end = reader.latestOffset(at, limit)
         counts.append(len(stream_values(reader, at, end)) // (MESSAGES * RECORDS))
         at = end
-    assert counts == [3, 1, 2]
-    with pytest.raises(ConfigError, match="ReadMaxFiles has no meaning"):
-        reader.latestOffset(reader.initialOffset(), ReadMaxFiles(1))
+    assert counts == [2, 4]
     reader = stream_of(topic)
     reader.prepareForTriggerAvailableNow()
     at = reader.initialOffset()

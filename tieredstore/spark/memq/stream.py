@@ -22,7 +22,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.pubsub.queue.topics import BatchLog
 from tieredstore.spark.memq.plan import PlannedBatch, admit, batches_from, offset_of, topics_of
 from tieredstore.spark.memq.tasks import plan_tasks, read_task
-from tieredstore.spark.source.trigger_limits import TriggerLimits
+from tieredstore.spark.source.trigger_limits import IN_OPTIONS, TriggerLimits
 from tieredstore.spark.source.workers import each_in_one_sentence, one_sentence
 from tieredstore.versions import MEMQ_OFFSETS, refuse_newer_offsets
 
@@ -68,10 +68,8 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._json(begins) | {_INITIAL: _texts(begins)}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return a placeholder for the limit, which Spark passes to ``latestOffset``. The actual limits are in the
-        options.
-        """
-        return self._limits.as_read_limit()
+        """Return a placeholder for the limit, which Spark passes to ``latestOffset``."""
+        return IN_OPTIONS
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
         """Return the end of the batch that begins at ``start``, or ``start`` if there is nothing to read."""

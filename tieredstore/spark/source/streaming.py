@@ -59,7 +59,7 @@ from tieredstore.reading.windows import with_offsets
 from tieredstore.spark.source.options import SourceOptions
 from tieredstore.spark.source.store_source import manager_of
 from tieredstore.spark.source.tasks import plan_tasks, query_of, read_task
-from tieredstore.spark.source.trigger_limits import TriggerDelay, Windows, is_once
+from tieredstore.spark.source.trigger_limits import IN_OPTIONS, TriggerDelay, Windows, is_once
 from tieredstore.spark.source.workers import each_in_one_sentence, one_sentence
 from tieredstore.versions import SPARK_OFFSETS, refuse_newer_offsets
 
@@ -380,10 +380,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return StreamOffsets.at(begins, snapshot.logs).as_initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return a placeholder for the limit, which Spark passes to ``latestOffset``. The actual limits are in the
-        options.
-        """
-        return self._limits.as_read_limit()
+        """Return a placeholder for the limit, which Spark passes to ``latestOffset``."""
+        return IN_OPTIONS
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
         """Return the end of the batch that begins at ``start``, or ``start`` if there is nothing to read."""

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import TopicPartition
 from tieredstore.partitions.log import OffsetWindow
@@ -19,6 +18,10 @@ Windows = dict[TopicPartition, OffsetWindow]
 
 DEFAULT_DELAY_MS: Final = 15 * 60 * 1000
 """Default of ``maxTriggerDelay``."""
+
+IN_OPTIONS: Final = ReadMaxRows(MAX_OFFSET)
+"""Default read limit of a stream reader, whose limits are in the options, because a ReadLimit cannot express several.
+Spark passes this object, or its own ReadAllAvailable for ``Trigger.Once``."""
 
 BytesBetween = Callable[[TopicPartition, int, int], int]
 """Returns the approximate bytes of a partition's offsets from a start to an end (exclusive). A larger range never has
@@ -37,39 +40,9 @@ class TriggerLimits:
     min_offsets: int | None = None
     max_delay_ms: int = DEFAULT_DELAY_MS
 
-    def as_read_limit(self) -> ReadLimit:
-        """Return the first of these limits as Spark's ReadLimit, because a ReadLimit cannot express several limits.
-
-        If there is no limit, return the greatest possible number of rows, because ``ReadAllAvailable`` is reserved for
-        ``Trigger.Once`` (see :func:`is_once`).
-        """
-        if self.max_offsets is not None:
-            return ReadMaxRows(self.max_offsets)
-        if self.max_bytes is not None:
-            return ReadMaxBytes(self.max_bytes)
-        if self.min_offsets is not None:
-            return ReadMinRows(self.min_offsets)
-        return ReadMaxRows(MAX_OFFSET)
-
     def under(self, limit: ReadLimit) -> TriggerLimits:
-        """Return the limits that apply to a trigger when Spark passes ``limit``. If ``as_read_limit`` has returned
-        ``limit``, return this object.
-
-        Raises ConfigError for a kind of limit that has no meaning for logs.
-        """
-        if limit == self.as_read_limit():
-            return self
-        match limit:
-            case ReadAllAvailable():
-                return TriggerLimits()
-            case ReadMaxRows(max_rows=count):
-                return TriggerLimits(max_offsets=count)
-            case ReadMaxBytes(max_bytes=count):
-                return TriggerLimits(max_bytes=count)
-            case ReadMinRows(min_rows=count):
-                return TriggerLimits(min_offsets=count, max_delay_ms=self.max_delay_ms)
-            case _:
-                raise ConfigError(f"{type(limit).__name__} has no meaning for a topic: limit offsets or bytes")
+        """Return the limits that apply to a trigger when Spark passes ``limit``: none for ``Trigger.Once``."""
+        return TriggerLimits() if is_once(limit) else self
 
     def admit(self, windows: Windows, bytes_between: BytesBetween) -> dict[TopicPartition, int]:
         """Return the end of each window for this trigger.

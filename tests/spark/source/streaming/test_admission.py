@@ -9,18 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxFiles,
-    ReadMaxRows,
-    ReadMinRows,
 )
 
 from tests.support.simulated_time import SimulatedClock
-from tieredstore.errors import ConfigError
 from tieredstore.model import TopicPartition
 from tieredstore.partitions.log import OffsetWindow
-from tieredstore.spark.source.trigger_limits import TriggerDelay, TriggerLimits, Windows, shares
+from tieredstore.spark.source.trigger_limits import IN_OPTIONS, TriggerDelay, TriggerLimits, Windows, shares
 
 windows = st.dictionaries(
     st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 3)),
@@ -108,33 +102,10 @@ def test_what_a_trigger_takes(case: str) -> None:
     assert list(taken(windows, trigger_limits.admit(windows, size)).values()) == expected
 
 
-@pytest.mark.parametrize(
-    ("trigger_limits", "word"),
-    [
-        (TriggerLimits(), ReadMaxRows(2**63 - 1)),
-        (TriggerLimits(5, 6, 7), ReadMaxRows(5)),
-        (TriggerLimits(None, 6, 7), ReadMaxBytes(6)),
-        (TriggerLimits(None, None, 7), ReadMinRows(7)),
-    ],
-)
-def test_the_engines_word_handed_back_means_all_limits_of_the_options(
-    trigger_limits: TriggerLimits, word: ReadLimit
-) -> None:
-    assert trigger_limits.as_read_limit() == word
-    assert trigger_limits.under(word) == trigger_limits
-
-
-def test_another_word_of_the_engine_replaces_the_options() -> None:
+def test_a_run_of_one_trigger_has_no_limits() -> None:
     mine = TriggerLimits(5, 6, 7, 8)
+    assert mine.under(IN_OPTIONS) == mine
     assert mine.under(ReadAllAvailable()) == TriggerLimits()
-    assert mine.under(ReadMaxRows(2)) == TriggerLimits(max_offsets=2)
-    assert mine.under(ReadMaxBytes(3)) == TriggerLimits(max_bytes=3)
-    assert mine.under(ReadMinRows(4)) == TriggerLimits(min_offsets=4, max_delay_ms=8)
-
-
-def test_a_limit_of_files_is_refused() -> None:
-    with pytest.raises(ConfigError, match="ReadMaxFiles"):
-        TriggerLimits().under(ReadMaxFiles(1))
 
 
 # For each step: elapsed seconds, pending offsets, and whether the trigger still waits for 100 offsets or 60 s.

@@ -11,8 +11,6 @@ import pytest
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
-    ReadMaxRows,
-    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
@@ -177,14 +175,12 @@ def test_max_bytes_is_about_that_much(bucket: Bucket) -> None:
 def test_the_engine_may_ask_for_everything(bucket: Bucket) -> None:
     bucket.write(90)
     query = Query(bucket.reader(maxOffsetsPerTrigger="20", minOffsetsPerTrigger="5"))
-    assert query.reader.getDefaultReadLimit() == ReadMaxRows(20)
     assert query.trigger(ReadAllAvailable()) == values(range(90))
 
 
 def test_few_offsets_wait_for_more_or_for_the_delay(bucket: Bucket) -> None:
     bucket.write(30)
     query = Query(bucket.reader(minOffsetsPerTrigger="20", maxTriggerDelay="1h"))
-    assert query.reader.getDefaultReadLimit() == ReadMinRows(20)
     assert len(query.trigger()) == 30
     bucket.write(19)
     assert query.trigger() == []
