@@ -15,7 +15,6 @@ from tieredstore.errors import NewerVersionError
 from tieredstore.versions import (
     DISK_CACHE,
     KINDS,
-    PIPELINE_OFFSETS,
     VERIFY_STATE,
     StateKind,
     kind_of,
@@ -43,9 +42,8 @@ def state(tmp_path: Path) -> State:
 
 
 def test_every_kind_is_known_here() -> None:
-    # tests/spark/pipelines/test_window_source.py tests the remaining kind, the offsets of a pipeline's stream.
-    assert CONTINUED.keys() == {*KINDS} - {PIPELINE_OFFSETS}
-    assert {kind.name for kind in KINDS if kind.place is None} - {PIPELINE_OFFSETS.name} == LOCAL.keys()
+    assert CONTINUED.keys() == {*KINDS}
+    assert {kind.name for kind in KINDS if kind.place is None} == LOCAL.keys()
 
 
 def test_the_golden_folder_has_each_kind_and_nothing_unknown(state: State) -> None:

@@ -287,8 +287,7 @@ def kill(process: subprocess.Popen[bytes], kind: str) -> None:
 
 
 def _processes(session: int, kind: str) -> list[int]:
-    """Return the executors, or their Python workers with their daemons. The driver has Python workers too, for
-    planning.
+    """Return the executors, or their Python workers with their daemons.
 
     Workers of a killed daemon have no parent in the session, but Spark still uses them.
     """
@@ -328,13 +327,13 @@ def test_a_batch_whose_worker_was_killed_is_repeated_by_the_next_query(
 ) -> None:
     """In local mode Spark does not retry tasks, so the killed worker ends the query."""
     kept.write(80)
-    file, checkpoint = kept.file(**FRAMED), (kept.folder / "checkpoint").as_uri()
+    file = kept.file(**FRAMED)
     monkeypatch.setenv(pipeline_frames.DEED, str(kept.folder / "worker"))
-    (query,) = start_pipelines(spark, file, once=True, checkpoint=checkpoint)
+    (query,) = start_pipelines(spark, file, once=True)
     with pytest.raises(StreamingQueryException):
         query.awaitTermination(ENDED_S)
     assert kept.offsets() == {}
-    (query,) = start_pipelines(spark, file, once=True, checkpoint=checkpoint)
+    (query,) = start_pipelines(spark, file, once=True)
     assert query.awaitTermination(ENDED_S)
     check(kept, file, 80)
 

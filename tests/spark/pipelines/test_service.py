@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
@@ -12,17 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.network.connections import processes_of
-from tests.support.pipelines.pipeline_runs import listed, verify_output
+from tests.support.pipelines.pipeline_runs import listed
 from tests.support.pipelines.pipeline_service import PipelineService, pipeline_service
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
-from tieredstore.pipelines import Runner, load_pipeline
+from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.run.stores import open_parts
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
-
-PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 @contextmanager
@@ -106,19 +101,3 @@ def test_too_many_bad_messages_end_it_with_4_and_nothing_of_them_appears(tmp_pat
         assert service.ended() == 4, service.said()[-3000:]
         assert re.search(r"100 messages of a batch are bad.*max_bad_messages is 7.*orders-0 at 0", service.said())
         assert listed(kept.store, ROOT) == []
-
-
-def test_a_planner_that_is_killed_ends_it_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
-    file = tmp_path / "kept.properties"
-    with running(tmp_path) as (service, kept):
-        service.wait_until_ready()
-        service.wait_until(lambda: sum(kept.committed(file).values()) >= 100)
-        os.kill(processes_of(service.process.pid, named=PLANNER)[-1], signal.SIGKILL)
-        kept.write(50)
-        # The service exits with code 1, so that its supervisor restarts it.
-        assert service.ended() == 1, service.said()[-3000:]
-        pipeline = load_pipeline(file)
-        with open_parts(pipeline) as parts, Runner(pipeline, parts) as runner:
-            list(runner.run_once())
-        assert kept.offsets() == {(TOPIC, 0): list(range(100)), (TOPIC, 1): list(range(100))}
-        assert list(verify_output(pipeline, kept.store)) == []

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
-from tests.support.fresh_python import run_fresh
 from tests.support.pipelines.pipeline_runs import listed, verify_output
 from tests.support.simulated_time import SimulatedClock
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
@@ -42,7 +37,6 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.process.stopping import is_without_work
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.spark import start_pipelines
-from tieredstore.spark.pipelines.window_source import EVERY_S, WindowSource
 from tieredstore.spark.pipelines.window_tasks import OpenPipeline
 
 ALL = {(TOPIC, 0): list(range(20)), (TOPIC, 1): list(range(20))}
@@ -389,19 +383,6 @@ def test_a_run_that_ends_is_not_started_for_a_topic_that_is_nowhere(kept: Kept, 
     assert listed(kept.store, ROOT) == []
 
 
-IMPORTED = """
-import json, pickle, sys
-from pathlib import Path
-
-reader = pickle.loads(Path(sys.argv[1]).read_bytes())
-reader.prepareForTriggerAvailableNow()
-end = reader.latestOffset(reader.initialOffset(), None)
-(part,) = reader.partitions(reader.initialOffset(), end)
-assert not list(reader.read(part))
-print(json.dumps(sorted({name.split(".")[1] for name in sys.modules if name.startswith("tieredstore.")})))
-"""
-
-
 @pytest.fixture
 def driven(kept: Kept) -> Iterator[Driven]:
     with closing(Driven(kept, once=True)) as driven:
@@ -412,15 +393,6 @@ def nothing_is_left(kept: Kept) -> bool:
     return not list(kept.store.abandoned_writes(ROOT)) and not list(
         verify_output(load_pipeline(kept.file()), kept.store)
     )
-
-
-@pytest.mark.slow
-def test_the_process_of_a_stream_imports_nothing_of_pipelines(tmp_path: Path) -> None:
-    source: Any = WindowSource({EVERY_S: "inf"})
-    packed = tmp_path / "reader"
-    packed.write_bytes(pickle.dumps(source.streamReader(StructType([]))))
-    rooms = json.loads(run_fresh(IMPORTED, packed))
-    assert rooms == ["errors", "installation", "spark", "versions"]
 
 
 def test_a_run_that_ends_writes_all_batches_before_spark_asks(kept: Kept) -> None:

@@ -81,10 +81,6 @@ class OnSpark(Group):
         list[str] | None,
         typer.Option("--conf", metavar="NAME=VALUE", help="Spark setting, such as spark.master=local[4]."),
     ] = None
-    checkpoint: Annotated[
-        str | None,
-        typer.Option("--checkpoint", metavar="URI", help="Folder for Spark's checkpoint; the default is temporary."),
-    ] = None
     drain: Annotated[
         str,
         typer.Option("--drain", metavar="DURATION", help="How long the last batch may take after SIGTERM: 90s, 5m."),
@@ -108,9 +104,7 @@ class OnSpark(Group):
             raise ConfigError(f"--conf {wrong[0]} is not a Spark setting: give spark.NAME=VALUE")
         log_lines(as_json=json_logs)
         spark = runs.session(threads, settings)
-        code = runs.pipeline_service(
-            spark, files, checkpoint=self.checkpoint, drain_s=drain_s, listen=address, take_over=take_over
-        ).run()
+        code = runs.pipeline_service(spark, files, drain_s=drain_s, listen=address, take_over=take_over).run()
         spark.stop()
         return code
 
@@ -144,10 +138,8 @@ def run(
         if output.as_json:
             raise ConfigError("--json needs --once; a running pipeline logs JSON with --json-logs")
         raise typer.Exit(spark.run(files, work.parallel, take_over, json_logs=json_logs))
-    if spark.conf or spark.checkpoint or spark.listen:
-        raise ConfigError(
-            "--conf, --checkpoint and --listen are for Spark, but --once does not use Spark: leave them out"
-        )
+    if spark.conf or spark.listen:
+        raise ConfigError("--conf and --listen are for Spark, but --once does not use Spark: leave them out")
     plan = Plan("run", f"{len(files)} pipelines", partial(_run_once, files, work.parallel, take_over))
     tell_all(plan.apply, WindowTeller(RUN, output.as_json, dry_run=False))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import shutil
 import sys
@@ -31,7 +30,6 @@ from tieredstore.process.health import Health
 from tieredstore.process.service import Service
 from tieredstore.spark.pipelines.window_jobs import WindowJobs
 from tieredstore.spark.pipelines.window_sink import WindowSink
-from tieredstore.spark.pipelines.window_source import EVERY_S, FORMAT, WindowSource
 from tieredstore.spark.pipelines.window_tasks import error_within
 from tieredstore.spark.source.workers import check_worker_python
 
@@ -42,10 +40,8 @@ if TYPE_CHECKING:
 
 _logger: Final = logging.getLogger(__name__)
 
-_TRIGGER: Final = "1 second"
 _LONGEST_S: Final = 5.0
-"""Maximum seconds between two batches. Files come due by age too, so batches may be more frequent than listings.
-But each batch writes small files into Spark's checkpoint."""
+"""Maximum seconds between two batches. Files come due by age too, so batches may be more frequent than listings."""
 _KEEPER_S: Final = 5
 _LOOK_S: Final = 0.5
 _CLOSING_S: Final = 1.0
@@ -60,8 +56,6 @@ _BEAT_S: Final = 300.0
 class PipelineRun:
     """Runs one pipeline as a streaming query. Close it after the query has ended.
 
-    - ``checkpoint`` is a folder for Spark's checkpoint, by default a local folder. A lost or old checkpoint does no
-      harm, because the commit log has the progress.
     - With ``once``, the query ends when everything present now is written.
     - ``take_over`` is the number of an older generation (a version of the output): the run seals it and continues it,
       unless an earlier run has done so.
@@ -75,7 +69,6 @@ class PipelineRun:
         spark: SparkSession,
         file: Path | str,
         *,
-        checkpoint: str | None = None,
         once: bool = False,
         take_over: int | None = None,
         health: Health | None = None,
@@ -104,7 +97,7 @@ class PipelineRun:
             self._sink.begin()
             self._sink.check_topics(ends=once)
             self._opened = opened
-            self.query = self._start(once=once, checkpoint=checkpoint and f"{checkpoint.rstrip('/')}/{self.name}")
+            self.query = self._start(once=once)
             opened.callback(self.query.stop)
             if once:
                 self._sink.write_all(str(self.query.runId))
@@ -168,35 +161,31 @@ class PipelineRun:
         """Stop the query, and close the driver's resources."""
         self._opened.close()
 
-    def _start(self, *, once: bool, checkpoint: str | None) -> StreamingQuery:
-        self._spark.dataSource.register(WindowSource)
-        every_s = math.inf if once else min(_LONGEST_S, look_s(self.own.limits))
-        stream = self._spark.readStream.format(FORMAT).option(EVERY_S, str(every_s)).load()
-        writer = stream.writeStream.foreachBatch(self._sink).queryName(self.name)
-        writer = writer.option("checkpointLocation", checkpoint or self._own_folder())
-        return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=_TRIGGER)).start()
+    def _start(self, *, once: bool) -> StreamingQuery:
+        """Start a stream that only gives the time: each of its batches makes the driver write what is due.
 
-    def _own_folder(self) -> str:
+        The progress comes only from the commit log, so nobody needs Spark's checkpoint after the query.
+        """
         folder = tempfile.mkdtemp(prefix="tieredstore-pipeline-")
         self._opened.callback(shutil.rmtree, folder, ignore_errors=True)
-        return Path(folder).as_uri()
+        stream = self._spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+        writer = stream.writeStream.foreachBatch(self._sink).queryName(self.name)
+        writer = writer.option("checkpointLocation", Path(folder).as_uri())
+        every = f"{min(_LONGEST_S, look_s(self.own.limits))} seconds"
+        return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=every)).start()
 
 
 _collector: Final = CountsCollector()
 
 
-def start_pipelines(
-    spark: SparkSession, *files: Path | str, checkpoint: str | None = None, once: bool = False
-) -> list[StreamingQuery]:
+def start_pipelines(spark: SparkSession, *files: Path | str, once: bool = False) -> list[StreamingQuery]:
     """Start a pipeline from each .properties file, as streaming queries of the session.
 
     The queries run until they are stopped. With ``once``, the queries end when all records that are present now are
     written. A commit log in the output records the progress, so that each record is in the output once, even if queries
     are killed and started again.
 
-    ``checkpoint`` is a folder for Spark's checkpoint. A lost or old checkpoint does no harm. The default is a local
-    folder that is removed with the query. ``awaitTermination`` raises the error that ends a query. The metrics of this
-    process include running queries.
+    ``awaitTermination`` raises the error that ends a query. The metrics of this process include running queries.
 
     With ``once``, the function raises ResourceNotFoundError if a named topic does not exist.
     """
@@ -204,7 +193,7 @@ def start_pipelines(
         raise ConfigError("give start_pipelines at least one .properties file")
     runs: list[PipelineRun] = []
     try:
-        runs.extend(PipelineRun(spark, file, checkpoint=checkpoint, once=once) for file in files)
+        runs.extend(PipelineRun(spark, file, once=once) for file in files)
     except BaseException:
         for run in runs:
             run.close()
@@ -253,7 +242,6 @@ def pipeline_service(
     spark: SparkSession,
     files: Sequence[Path | str],
     *,
-    checkpoint: str | None = None,
     drain_s: float = 30.0,
     listen: tuple[str, int] | None = None,
     take_over: int | None = None,
@@ -272,7 +260,7 @@ def pipeline_service(
             for file in files:
                 if stop.is_asked:
                     return
-                run = PipelineRun(spark, file, checkpoint=checkpoint, take_over=take_over, health=health)
+                run = PipelineRun(spark, file, take_over=take_over, health=health)
                 open_runs.callback(run.close)
                 _collector.add(run.counts)
                 open_runs.callback(_collector.remove, run.counts)

@@ -1,8 +1,7 @@
-"""The stream of a pipeline, and the tasks that write windows, both without Spark."""
+"""The tasks that write windows, without Spark."""
 
 from __future__ import annotations
 
-import math
 import pickle
 import shutil
 from contextlib import closing
@@ -12,53 +11,18 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.support.records.topic_buckets import SECOND_ID
 from tests.support.spark.spark_pipelines import TOPIC, Kept
 from tests.support.spark.window_sinks import Driven
 from tieredstore.backends.filesystem import FilesystemObjectStore
-from tieredstore.errors import ConfigError, DataLossError, NewerVersionError, TieredStoreError
+from tieredstore.errors import ConfigError, DataLossError, TieredStoreError
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.run.planner import Planner, WindowTask
 from tieredstore.pipelines.run.recipes import fingerprint_of
 from tieredstore.pipelines.run.stores import open_parts
-from tieredstore.spark.pipelines.window_source import WindowReader
 from tieredstore.spark.pipelines.window_tasks import REPORT, Job, RunSettings, error_named
 from tieredstore.spark.source.workers import unpack
-
-LIMIT = ReadAllAvailable()
-
-
-@pytest.mark.parametrize(("every_s", "batches"), [(5.0, [True, False, True]), (math.inf, [True, False, False])])
-def test_a_batch_begins_when_it_is_time(every_s: float, batches: list[bool]) -> None:
-    moments = iter([0.0, 0.0, 4.0, 5.0, 5.0])
-    reader: WindowReader = WindowReader(every_s, clock=lambda: next(moments))
-    reader.prepareForTriggerAvailableNow()
-    start = reader.initialOffset()
-    begun: list[bool] = []
-    for _ in batches:
-        end = reader.latestOffset(start, LIMIT)
-        begun.append(end != start)
-        start = end
-    assert begun == batches
-
-
-def test_a_stream_that_is_started_again_begins_another_batch() -> None:
-    reader = WindowReader(math.inf)
-    end = reader.latestOffset(reader.initialOffset(), LIMIT)
-    again: WindowReader = pickle.loads(pickle.dumps(reader))
-    assert again.latestOffset(end, LIMIT) != end
-
-
-def test_batches_have_no_rows_and_checkpoints_of_a_later_release_are_refused() -> None:
-    reader = WindowReader(1.0)
-    start = reader.initialOffset()
-    # Earlier releases listed the windows of a batch.
-    for end in (reader.latestOffset(start, LIMIT), {"version": 1, "windows": [[TOPIC, "id", 0, 30, 40]]}):
-        assert [batch for part in reader.partitions(start, end) for batch in reader.read(part)] == []
-    with pytest.raises(NewerVersionError, match=r"checkpoint of a pipeline's stream of version 2.*upgrade"):
-        reader.partitions(start, {"version": 2, "windows": []})
 
 
 def tasks_of(kept: Kept) -> list[WindowTask]:
