@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
@@ -105,8 +104,6 @@ def test_what_lies_before_a_loss_or_damage_is_written_and_the_error_ends_it(kept
         identity = str(kept.segments[5].remote_log_segment_id.id)
         (log,) = kept.folder.rglob(f"*{identity}.log")
         log.write_bytes(log.read_bytes()[:-5] + b"other")
-        if once:
-            driven.sink.write_all(GROUP)
         with pytest.raises((DataLossError, CorruptDataError)) as told:
             driven.write()
         assert driven.sink.failure is told.value
@@ -174,11 +171,6 @@ def test_a_stop_has_nothing_to_wait_for_until_output_and_source_have_answered_an
             fails.set()
         return is_failing
 
-    def await_pause(thread: threading.Thread) -> None:
-        assert fails.wait(60)
-        wait_until(lambda: is_without_work(thread), 60)
-        is_paused.set()
-
     snapshot = Planner.snapshot
 
     def planned(planner: Planner) -> LogSnapshot:
@@ -192,10 +184,12 @@ def test_a_stop_has_nothing_to_wait_for_until_output_and_source_have_answered_an
         assert [is_idle for name, is_idle in idle if name == "source"] == [True, False, False]
         assert {is_idle for name, is_idle in idle if name == "put"} == {False}
         written = len(idle)
-        driven.sink.write_all(GROUP)
-        (thread,) = (one for one in threading.enumerate() if one.name == "tieredstore-once")
-        await_pause(thread)
-        driven.write()
+        thread = threading.Thread(target=driven.write)
+        thread.start()
+        assert fails.wait(60)
+        wait_until(lambda: is_without_work(thread), 60)
+        is_paused.set()
+        thread.join(60)
     assert is_paused.is_set()
     assert {is_idle for _, is_idle in idle[written:]} == {False}, "the thread had no work only in the pause"
     assert {"put", "publish"} <= {name for name, _ in idle[begun:]}
@@ -250,8 +244,6 @@ def test_an_outage_ends_with_the_first_batch_and_not_with_the_backlog(kept: Kept
 
     store = FaultyStore(kept.store, failing)
     with closing(Driven(kept, store, once=once, max__file__records="1")) as sinking:
-        if once:
-            sinking.sink.write_all(GROUP)
         sinking.write()
         if not once:
             assert sinking.sink.waits_for is not None
@@ -383,34 +375,25 @@ def test_a_run_that_ends_is_not_started_for_a_topic_that_is_nowhere(kept: Kept, 
     assert listed(kept.store, ROOT) == []
 
 
-@pytest.fixture
-def driven(kept: Kept) -> Iterator[Driven]:
-    with closing(Driven(kept, once=True)) as driven:
-        yield driven
-
-
 def nothing_is_left(kept: Kept) -> bool:
     return not list(kept.store.abandoned_writes(ROOT)) and not list(
         verify_output(load_pipeline(kept.file()), kept.store)
     )
 
 
-def test_a_run_that_ends_writes_all_batches_before_spark_asks(kept: Kept) -> None:
+def test_a_run_that_ends_writes_all_batches(kept: Kept) -> None:
     kept.write(20)
     with closing(Driven(kept, once=True, max__file__records="1", pipeline__finalize="true")) as driven:
-        driven.sink.write_all(GROUP)
         driven.write()
         assert driven.session.jobs == 2
-        assert driven.session.sparkContext.groups == [GROUP]
-        driven.sink.close()
-        assert not driven.session.sparkContext.cancelled.is_set()
     assert kept.offsets() == {where: list(range(40)) for where in ALL}
     assert nothing_is_left(kept)
 
 
-def test_a_query_that_is_stopped_between_two_jobs_begins_no_other_job(kept: Kept) -> None:
+@pytest.mark.parametrize("once", [False, True])
+def test_a_query_that_is_stopped_between_two_jobs_begins_no_other_job(kept: Kept, once: bool) -> None:
     kept.write(20)
-    with closing(Driven(kept, max__file__records="1")) as driven:
+    with closing(Driven(kept, once=once, max__file__records="1")) as driven:
         driven.is_wanted = lambda: driven.session.jobs == 0
         driven.write()
         assert driven.session.jobs == 1
@@ -424,7 +407,6 @@ def test_a_query_that_ends_by_itself_is_stopped_in_an_outage(kept: Kept) -> None
     with closing(Driven(kept, store, once=True, outage_s=3600)) as driven:
         is_away.set()
         driven.is_wanted = lambda: driven.sink.waits_for is None
-        driven.sink.write_all(GROUP)
         driven.write()
         assert driven.sink.failure is None
     assert listed(kept.store, ROOT) == []
@@ -435,84 +417,37 @@ def test_a_partition_that_cannot_be_planned_stops_no_other(kept: Kept) -> None:
         """Commit where the partitions begin."""
     kept.bucket.delete(kept.segments[0])
     kept.write(20, partitions=(0,))
-    with closing(Driven(kept, once=True)) as driven:
-        driven.sink.write_all(GROUP)
-        with pytest.raises(DataLossError, match=f"offsets 0 to 19 of {TOPIC}-0 are"):
-            driven.write()
+    match = f"offsets 0 to 19 of {TOPIC}-0 are"
+    with closing(Driven(kept, once=True)) as driven, pytest.raises(DataLossError, match=match):
+        driven.write()
     assert kept.offsets() == {(TOPIC, 1): list(range(20))}
-
-
-def test_one_that_is_closed_early_leaves_nothing_unpublished(kept: Kept, driven: Driven) -> None:
-    driven.sink.write_all(GROUP)
-    driven.sink.close()
-    driven.sink.close()
-    assert nothing_is_left(kept)
-
-
-def test_one_that_is_closed_before_its_job_begins_writes_nothing(
-    kept: Kept, driven: Driven, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context, closing = driven.session.sparkContext, threading.Event()
-    begin = context.setJobGroup
-
-    def begin_late(group: str, description: str, *, interruptOnCancel: bool) -> None:  # noqa: N803  Spark's name
-        assert closing.wait(60)
-        begin(group, description, interruptOnCancel=interruptOnCancel)
-
-    monkeypatch.setattr(context, "setJobGroup", begin_late)
-
-    def cancel(_: str) -> None:
-        closing.set()
-
-    monkeypatch.setattr(context, "cancelJobGroup", cancel)
-    driven.sink.write_all(GROUP)
-    driven.sink.close()
-    assert context.groups == [GROUP]
-    assert driven.session.jobs == 0
-    assert listed(kept.store, ROOT) == []
-    assert nothing_is_left(kept)
 
 
 @pytest.mark.slow
 def test_a_store_that_is_away_is_waited_for_by_a_run_that_ends(kept: Kept) -> None:
     once = OnceEach(("put", f"{1:020}.json"), ("publish", TOPIC))
     with closing(Driven(kept, store := FaultyStore(kept.store, once, moment="after"), once=True)) as driven:
-        driven.sink.write_all(GROUP)
         driven.write()
         assert driven.session.jobs == 1
     assert [operation.name for operation in store.failed] == ["put", "publish"]
     assert kept.offsets() == ALL
 
 
-def test_a_job_that_is_not_wanted_is_ended(driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
-    context, running = driven.session.sparkContext, threading.Event()
-
-    def until_cancelled() -> Any:
-        running.set()
-        assert context.cancelled.wait(60)
-        raise RuntimeError("the job was cancelled")
-
-    monkeypatch.setattr(driven.session, "collect", until_cancelled)
-    driven.sink.write_all(GROUP)
-    assert running.wait(60)
-    driven.sink.close(give_up_s=60)
-    assert context.cancelled.is_set()
-    with pytest.raises(RuntimeError, match="the job was cancelled"):
-        driven.write()
-
-
 def test_remaining_records_that_take_too_long_are_left_to_the_next_run(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    running = threading.Event()
+    deadline = Deadline(0.2, lambda: 1.0 if running.is_set() else 0.0)
     with closing(Driven(kept)) as driven:
         context = driven.session.sparkContext
 
         def until_cancelled() -> Any:
+            running.set()
             assert context.cancelled.wait(60)
             raise RuntimeError("the job was cancelled")
 
         monkeypatch.setattr(driven.session, "collect", until_cancelled)
         assert driven.sink.stop(Deadline.after(60))
-        driven.sink.write_remaining(GROUP, Deadline.after(0))
-        assert driven.sink.failure is None
+        driven.sink.write_remaining(GROUP, deadline)
+        assert context.cancelled.is_set()
     assert kept.committed(kept.file()) == dict.fromkeys(ALL, 0)

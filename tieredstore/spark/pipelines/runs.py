@@ -30,7 +30,6 @@ from tieredstore.process.health import Health
 from tieredstore.process.service import Service
 from tieredstore.spark.pipelines.window_jobs import WindowJobs
 from tieredstore.spark.pipelines.window_sink import WindowSink
-from tieredstore.spark.pipelines.window_tasks import error_within
 from tieredstore.spark.source.workers import check_worker_python
 
 if TYPE_CHECKING:
@@ -91,7 +90,6 @@ class PipelineRun:
             self._sink = WindowSink(
                 spark, runner, Outage(self.own.outage_s), once=once, tell=tell, is_wanted=self._is_wanted
             )
-            opened.callback(self._sink.close)
             if not once:
                 runner.announce()
             self._sink.begin()
@@ -99,8 +97,6 @@ class PipelineRun:
             self._opened = opened
             self.query = self._start(once=once)
             opened.callback(self.query.stop)
-            if once:
-                self._sink.write_all(str(self.query.runId))
             self._opened = opened.pop_all()
 
     def _is_wanted(self) -> bool:
@@ -121,10 +117,7 @@ class PipelineRun:
 
     def failure(self) -> BaseException | None:
         """Return the error that ended the query. Return None if the query is running or has ended without an error."""
-        if self.query.isActive:
-            return None
-        error = self._sink.failure or self.query.exception()
-        return None if error is None else error_within(error) or error
+        return None if self.query.isActive else self._sink.failure or self.query.exception()
 
     def has_ended(self, within_s: int) -> bool:
         """Wait for the end of the query, at most ``within_s``. Return True if it has ended."""

@@ -1,6 +1,5 @@
 """The driver's side of each batch. It plans offset windows, Spark jobs write them, then it commits and publishes them.
 
-In a run with ``once``, the driver begins to write while Spark is still starting the stream.
 This module is separate from ``runs``: it handles single batches, and ``runs`` whole streams.
 """
 
@@ -12,11 +11,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pyspark import InheritableThread
 
-from tieredstore.errors import AlreadyClosedError, ResourceNotFoundError, TieredStoreError
+from tieredstore.errors import ResourceNotFoundError, TieredStoreError
 from tieredstore.pipelines.run.outage import Outage
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.futures import is_done, outcome
@@ -36,6 +36,7 @@ _MEASURE_S: Final = 60.0
 _IDLE_S: Final = 60.0
 _ALONE_S: Final = 60.0
 _CLOSING_S: Final = 10.0
+"""Maximum seconds of the wait for a cancelled job."""
 _LOOK_S: Final = 0.5
 _CANCELLING_S: Final = 0.2
 """Seconds between two cancellations. Cancellations are repeated, because Spark forgets the cancellation of a group that
@@ -46,7 +47,7 @@ class WindowSink:
     """The function that Spark's ``foreachBatch`` calls with one batch after the other, on Spark's threads.
 
     A call writes all offset windows that are due. While a store or broker is unavailable, a call returns, so that the
-    query can be stopped, and the next call tries again. With ``once``, a call only waits for ``write_all``.
+    query can be stopped, and the next call tries again. With ``once``, the only call writes all available records.
     """
 
     def __init__(
@@ -71,8 +72,7 @@ class WindowSink:
         self._monotonic = monotonic
         self._wrote_at = self._finalize_at = self._measure_at = self._alone_at = monotonic()
         self._finalizes = runner.driver.generation.own.finalize
-        self._once, self._all, self._group = once, Future[None](), ""
-        self._is_wanted = is_wanted
+        self._once, self._is_wanted = once, is_wanted
         self.failure: BaseException | None = None
         """The error that ended the query, if this object raised it."""
 
@@ -125,82 +125,63 @@ class WindowSink:
             self._tell(sentence)
 
     def __call__(self, frame: DataFrame, number: int) -> None:  # noqa: ARG002  Spark's signature
-        """Write the due offset windows. With ``once``, wait until all are written."""
+        """Write the due offset windows, or, with ``once``, all available records."""
         try:
-            if self._once:
-                self._await_all()
-                return
             with self._lock:
-                self._write_due()
+                if self._once:
+                    self._patiently(partial(self._write_all, self._is_open), self._is_open)
+                else:
+                    self._attempt(self._write_due)
         except BaseException as error:
-            if not self._stopping.is_set():
-                self.failure = self.failure or error
+            self.failure = self.failure or error
             raise
 
-    def _await_all(self) -> None:
-        while not is_done(self._all, _LOOK_S):
-            if not self._is_wanted():
-                self.close()
-                return
-        outcome(self._all)
-
-    def write_all(self, group: str) -> None:
-        """Begin to write all available records, on a thread. The Spark jobs belong to the job group ``group``. If it is
-        the group of a query, stopping the query ends the running job.
-        """
-        self._group = group
-        InheritableThread(target=self._write_all, name="tieredstore-once", daemon=True).start()
+    def _is_open(self) -> bool:
+        return not self._stopping.is_set() and self._is_wanted()
 
     def write_remaining(self, group: str, deadline: Deadline) -> None:
-        """After ``stop``, write all available records. Records that are unwritten at the deadline are left to the next
-        run."""
-        self._stopping.clear()
+        """After ``stop``, write all available records, by Spark jobs of the job group ``group``. Records that are
+        unwritten at the deadline are left to the next run."""
+        done = Future[None]()
+
+        def is_in_time() -> bool:
+            return deadline.remaining_s() > 0
+
+        def write() -> None:
+            try:
+                context.setJobGroup(group, "all available records", interruptOnCancel=True)
+                with self._lock:
+                    self._patiently(partial(self._write_all, is_in_time), is_in_time)
+            except BaseException as error:  # noqa: BLE001  this method raises it
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        context = self._spark.sparkContext
         self._runner.renew()
-        self.write_all(group)
-        if is_done(self._all, deadline.remaining_s()):
-            outcome(self._all)
-        else:
-            self.close()
+        InheritableThread(target=write, name="tieredstore-remaining", daemon=True).start()
+        if is_done(done, deadline.remaining_s()):
+            outcome(done)
+            return
+        closing = Deadline.after(_CLOSING_S)
+        while not is_done(done, _CANCELLING_S) and closing.remaining_s() > 0:
+            context.cancelJobGroup(group)
 
-    def close(self, give_up_s: float = _CLOSING_S) -> None:
-        """Cancel the running batch of ``write_all``, and wait for the thread at most ``give_up_s``."""
-        self._stopping.set()
-        give_up_at = time.monotonic() + give_up_s
-        while self._group and not self._all.done() and time.monotonic() < give_up_at:
-            self._spark.sparkContext.cancelJobGroup(self._group)
-            is_done(self._all, _CANCELLING_S)
-
-    def _write_all(self) -> None:
-        try:
-            self._spark.sparkContext.setJobGroup(self._group, "all available records", interruptOnCancel=True)
-            with self._lock:
-                self._patiently(self._write_batches)
-        except BaseException as error:  # noqa: BLE001  the query's batch raises it
-            self._all.set_exception(error)
-        else:
-            self._all.set_result(None)
-
-    def _write_batches(self) -> None:
-        self._check_open()
-        for _ in self._runner.write_available():
+    def _write_all(self, is_wanted: Callable[[], bool]) -> None:
+        entries = self._runner.write_available()
+        while is_wanted():
+            if next(entries, None) is None:
+                self._finalize()
+                return
             self._outage.note_success()
             self._measure()
-            self._check_open()
-        self._finalize()
 
     def _write_due(self) -> None:
-        try:
-            if self._outage.is_on:
-                self._runner.resume()
-            while not self._stopping.is_set() and self._is_wanted() and self._runner.step() is not None:
-                self._wrote_at = self._monotonic()
-                self._do_regular_tasks()
-                self._outage.note_success()
+        while self._is_open() and self._runner.step() is not None:
+            self._wrote_at = self._monotonic()
             self._do_regular_tasks()
-        except TieredStoreError as error:
-            self._outage.note_failure(error)  # raises the error if waiting does not help, or did not help for too long
-        else:
             self._outage.note_success()
+        self._do_regular_tasks()
 
     def stop(self, deadline: Deadline) -> bool:
         """Accept no more batches, and wait for the running batch. Return True if that batch has ended by the
@@ -252,24 +233,27 @@ class WindowSink:
             self.driver.log.check_alone()
             self._alone_at = now + _ALONE_S
 
-    def _check_open(self) -> None:
-        if self._stopping.is_set():
-            raise AlreadyClosedError("the pipeline is stopping: the next run writes the rest")
-
-    def _patiently(self, work: Callable[[], object]) -> None:
-        """Do ``work``. Retry while store or broker are unavailable."""
-        while True:
-            try:
-                if self._outage.is_on:
-                    self._runner.resume()
-                work()
-            except TieredStoreError as error:
-                pause_s = self._outage.note_failure(error)
-                self._say(f"waiting: {error}")
-                with nothing_under_way():
-                    is_stopping = self._stopping.wait(pause_s)
-                if is_stopping:
-                    raise
-            else:
-                self._outage.note_success()
+    def _patiently(self, work: Callable[[], object], is_wanted: Callable[[], bool] = lambda: True) -> None:
+        """Do ``work``. Retry while store or broker are unavailable and the work is wanted."""
+        while pause_s := self._attempt(work):
+            self._say(f"waiting: {self._outage.reason}")
+            until = Deadline.after(pause_s)
+            with nothing_under_way():
+                while is_wanted() and until.remaining_s() > 0:
+                    time.sleep(_LOOK_S)
+            if not is_wanted():
                 return
+
+    def _attempt(self, work: Callable[[], object]) -> float:
+        """Do ``work``. Return the seconds to wait before the next attempt if store or broker are unavailable, else 0.
+
+        Raise the error if waiting does not help, or did not help for too long.
+        """
+        try:
+            if self._outage.is_on:
+                self._runner.resume()
+            work()
+        except TieredStoreError as error:
+            return self._outage.note_failure(error)
+        self._outage.note_success()
+        return 0.0

@@ -3,6 +3,8 @@ prepares the uploads.
 
 Records never pass through the JVM. The task reports the result of each window, or its :class:`TieredStoreError`, to the
 driver, which decides what happens next. Spark itself retries a task that raises any other exception.
+
+This module is separate from ``window_jobs``, which only the driver and tasks with a ``frame`` function import.
 """
 
 from __future__ import annotations
