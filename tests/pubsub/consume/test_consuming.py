@@ -23,10 +23,18 @@ from tests.support.pubsub.pubsub_topics import (
     values_of,
 )
 from tests.support.records.counted_checksums import counted_checksums
-from tests.support.stores.doubles import FaultyStore
+from tests.support.stores.doubles import FaultyStore, ScriptedStore
 from tests.support.waiting import wait_until
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import AlreadyClosedError, ConfigError, DataLossError, InvalidRangeError
+from tieredstore.errors import (
+    AlreadyClosedError,
+    ConfigError,
+    DataLossError,
+    InvalidRangeError,
+    ObjectNotFoundError,
+    StoreUnavailableError,
+    TieredStoreError,
+)
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import BatchConsumer, Delivery
 from tieredstore.pubsub.consume.partition_state import Fetches
@@ -138,6 +146,19 @@ def test_the_last_records_of_each_partition_wherever_messages_and_batches_end(la
         assert sorted(values_of(consumer, at_least=len(expected))) == sorted(expected)
 
 
+@pytest.mark.parametrize("error", [StoreUnavailableError("away"), ObjectNotFoundError("not there yet")])
+def test_an_object_that_could_not_be_fetched_is_fetched_again(error: TieredStoreError) -> None:
+    store = ScriptedStore(MemoryObjectStore())
+    topics = orders_on(store)
+    publish(topics, [b"v"])
+    (key,) = batch_keys(topics)
+    store.on("get", key, error, times=1)
+    with BatchConsumer(topics, "orders") as consumer:
+        with pytest.raises(TieredStoreError):
+            values_of(consumer)
+        assert values_of(consumer, at_least=1) == [b"v"]
+
+
 def test_an_absent_object_and_a_freed_queue_are_data_loss_or_reported() -> None:
     topics = fresh_topics()
     for number in range(4):
@@ -148,6 +169,7 @@ def test_an_absent_object_and_a_freed_queue_are_data_loss_or_reported() -> None:
     with pytest.raises(DataLossError, match=r"offset 512: the object .* is missing"):
         values_of(BatchConsumer(topics, "orders"))
     slow = BatchConsumer(topics, "orders", on_data_loss="report")
+    slow.seek_to_last(4)
     assert values_of(slow, at_least=3) == [b"0", b"1", b"3"]
     assert len(slow.losses) == 1
     queue.free(0, 256)

@@ -72,7 +72,11 @@ class Fetches:
     def begin(self, batch: QueuedBatch) -> Fetching:
         """Begin to fetch a batch's object, and count it and its bytes against the budget."""
         self._objects, self._bytes = self._objects - 1, self._bytes - batch.size
-        return Fetching(batch, self.pool.submit(fetch_object, self.log, batch))
+        return Fetching(batch, self.fetch(batch))
+
+    def fetch(self, batch: QueuedBatch) -> Future[FetchedObject]:
+        """Begin to fetch the object of a batch that :meth:`begin` has counted."""
+        return self.pool.submit(fetch_object, self.log, batch)
 
     def give_back(self, batch: QueuedBatch) -> None:
         """Release the budget that :meth:`begin` reserved for an object."""
@@ -216,26 +220,26 @@ class Looked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fetching:
-    """A batch and the running fetch of its object. The object counts against the budget."""
+    """A batch and the running fetch of its object. The object counts against the budget. After an error there is no
+    fetch, and the next read begins another."""
 
     batch: QueuedBatch
-    object: Future[FetchedObject]
+    object: Future[FetchedObject] | None = None
 
 
 class OpenBatch:
     """The rest of a fetched object from ``position`` on. Some of its rows are decoded and can be taken; later rows are
     not decoded yet.
 
-    If decoding finds damage, the partition returns to ``fetching``, and reopens the batch after the last record handed
+    If decoding finds damage, the partition fetches the object again, and reopens the batch after the last record handed
     out.
     """
 
-    def __init__(self, shared: SharedReading, fetching: Fetching, fetched: FetchedObject, position: Position) -> None:
+    def __init__(self, shared: SharedReading, batch: QueuedBatch, fetched: FetchedObject, position: Position) -> None:
         """Raise MessageCorruptError if the object's CRC-32 is wrong, unless the consumer skips damage."""
         self.at_hand: RowsAtHand | None = None
         self.repeated: frozenset[int] = frozenset()
-        self.fetching = fetching
-        self.batch: QueuedBatch = fetching.batch
+        self.batch: QueuedBatch = batch
         self._shared = shared
         self._damage: str | None = None
         try:
@@ -333,8 +337,8 @@ class PartitionState:
     ==================  =======================================  =====================================================
     QueuedNotification  ``_queued``: its notification was read     Fetching: as soon as the budget allows
     Fetching            ``_ahead``: it has budget                OpenBatch: it is the first, and its object is there.
-                                                                 Absent or damaged: stays, and raises each time;
-                                                                 :meth:`pass_over` exhausts it
+                                                                 Absent or damaged: raises, and is fetched again by the
+                                                                 next read; :meth:`pass_over` exhausts it
     OpenBatch           ``_ahead``, as the first: its rows are   exhausted: no rows are left. Damage in it: Fetching,
                         decoded, and handed out                  resumed after the last record handed out
     exhausted           nothing: ``position`` is after it, its   –
@@ -399,25 +403,27 @@ class PartitionState:
                     self._fetch()
                     if not self._ahead:
                         return False
-                case Fetching() as fetching:
-                    if not is_done(fetching.object, 0.0):
+                case Fetching(batch, None):
+                    self._ahead[0] = Fetching(batch, self._shared.fetches.fetch(batch))
+                case Fetching(batch, Future() as fetched):
+                    if not is_done(fetched, 0.0):
                         return False
-                    self._ahead[0] = self._open(fetching)
+                    self._ahead[0] = Fetching(batch)
+                    self._ahead[0] = self._open(batch, outcome(fetched))
                 case OpenBatch() as opened:
                     try:
                         if opened.fill():
                             return True
                     except BaseException:
-                        self._ahead[0] = opened.fetching
+                        self._ahead[0] = Fetching(opened.batch)
                         raise
                     self._exhaust()
 
-    def _open(self, fetching: Fetching) -> OpenBatch:
-        batch, fetched = fetching.batch, outcome(fetching.object)
+    def _open(self, batch: QueuedBatch, fetched: FetchedObject) -> OpenBatch:
         self._shared.counts.batches += 1
         self._shared.counts.stored_bytes += len(fetched.body)
         at = self.position if self.position.offset == batch.offset else Position(batch.offset)
-        opened = OpenBatch(self._shared, fetching, fetched, at)
+        opened = OpenBatch(self._shared, batch, fetched, at)
         self.position = at
         if self._seen is not None:
             opened.repeated = self._seen.doubles(batch, fetched.body)

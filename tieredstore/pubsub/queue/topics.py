@@ -385,7 +385,7 @@ class BatchLog(Closing):
         Messages.
 
         Return the start if the partition has fewer records. The search goes backwards in growing steps, so that it
-        reads few batches more than needed. A damaged batch counts as empty; a reader will report the damage.
+        reads few batches more than needed. A missing or damaged batch counts as empty; a reader will report it.
         """
         start, end = self.queue.start(partition), self.queue.end(partition)
         left, stop, width = records, end, _LOOK_BACK
@@ -402,9 +402,7 @@ class BatchLog(Closing):
     def _record_counts(self, batch: QueuedBatch) -> list[int]:
         try:
             headers = [header for _, header in self.headers(batch)]
-        except ObjectNotFoundError as error:
-            raise self.loss(batch) from error
-        except MessageCorruptError:
+        except (ObjectNotFoundError, MessageCorruptError):
             return []
         return [0 if isinstance(header, MessageCorruptError) else header.record_count for header in headers]
 
