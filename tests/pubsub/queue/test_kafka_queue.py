@@ -103,6 +103,22 @@ def test_before_what_may_be_there_is_sent_again_the_tail_is_searched(
     assert (offset, silent.produced) == (1, produced)
 
 
+def test_an_append_meanwhile_hides_no_record_whose_answer_was_lost(
+    queue: KafkaQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = queue._producer  # pyright: ignore[reportPrivateUsage]
+    silent = SilentProducer(client.get(), 1, sends=True)
+    monkeypatch.setattr(client, "get", lambda: silent)
+
+    def append_other(_: float) -> None:
+        monkeypatch.undo()
+        queue.append(0, [b"other"], Deadline.after(LONG_S))
+
+    monkeypatch.setattr(time, "sleep", append_other)
+    assert queue.append(0, [b"once"], Deadline.after(LONG_S)) == [0]
+    assert [(entry.offset, entry.raw) for entry in read_all(queue, 0)] == [(0, b"once"), (1, b"other")]
+
+
 def test_a_broker_that_stays_away_is_told_at_the_deadline() -> None:
     with KafkaQueue({"bootstrap.servers": "127.0.0.1:1"}, "nowhere", "orders") as nowhere:
         nowhere._known_partitions = 1, float("inf")  # pyright: ignore[reportPrivateUsage]

@@ -119,13 +119,13 @@ class KafkaQueue(NotificationQueue):
 
         The client retries by itself, and the broker removes duplicates. After the client has given up, the record may
         still be in the log, so search for it before sending it again."""
-        is_unclear = False
+        floor: int | None = None
         while True:
             try:
-                floor = self._floor(partition)
-                offset = self._search(partition, raw, floor) if is_unclear else None
-                is_unclear = True
+                offset = None if floor is None else self._search(partition, raw, floor)
                 if offset is None:
+                    # Keep the floor of the first try, because other threads raise it by their own records.
+                    floor = self._floor(partition) if floor is None else floor
                     offset = self._send(partition, raw, deadline)
             except TieredStoreError as error:
                 if not error.retryable:
