@@ -310,6 +310,16 @@ def test_a_full_buffer_waits_and_then_says_so() -> None:
         producer.send(b"v")
 
 
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_batch_that_fills_the_buffer_is_written_at_once(compression: str) -> None:
+    topics = fresh_topics(
+        buffer_bytes="1048576", batch_bytes="104857600", batch_ms="3600000", max_block_ms="20000",
+        message_bytes="65536", compression=compression,
+    )  # fmt: skip
+    publish(topics, [bytes(900)] * 3000)
+    assert len(read_values(topics, at_least=3000)) == 3000
+
+
 def test_headers_and_ids_take_room_in_the_buffer_as_values_do() -> None:
     away = threading.Event()
     store = refusing_store("/topics/orders/", away)

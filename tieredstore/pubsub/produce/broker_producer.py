@@ -101,7 +101,7 @@ class BrokerDelivery:
     # --- on the sealing thread ---
 
     def _seal_all(self, outbox: Outbox, loop: asyncio.AbstractEventLoop) -> None:
-        while (message := outbox.next(None, self._client.linger_ms / 1000)) is not None:
+        while (message := outbox.next((), self._client.linger_ms / 1000)) is not None:
             if isinstance(message, OpenMessage):
                 sealed = message.seal(self._how.compression)
                 deadline = Deadline.after(self._how.settings.delivery_timeout_ms / 1000)

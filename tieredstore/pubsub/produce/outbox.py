@@ -133,13 +133,10 @@ class Packer:
             self._memory = None
         return is_last
 
-    def has_other_room(self) -> bool:
-        """If a record was too large for an empty Message of a batch that has Messages, end the batch and return True,
-        because a new batch has more room."""
-        if self._memory is None or not self._memory.messages:
-            return False
-        self._memory = None
-        return True
+    @property
+    def has_messages(self) -> bool:
+        """True if the batch's memory has Messages, so that a new batch has more room."""
+        return self._memory is not None and self._memory.messages > 0
 
     def end_batch(self) -> None:
         """Finish the batch: the next Message begins a new batch."""
@@ -183,6 +180,7 @@ class Outbox:
         # Bytes and records of closed Messages that are not stored yet, and the size to which the open Message may grow.
         self._closed_bytes = self._closed_records = self._room_for_open = 0
         self._is_closed = self._is_flushing = False
+        self._blocked_sends = 0  # threads that wait for room now
         self._is_plain = sending.auditor is None
         self._next_id = secrets.randbits(63)
 
@@ -263,9 +261,8 @@ class Outbox:
                 break
             if message.body.count:
                 self._close_message()
-            elif self._packer.has_other_room():
-                self._closed.append(BatchEnd())
-                self._changed.notify_all()
+            elif self._packer.has_messages:
+                self._end_batch()
             else:
                 self._counts.refused_records += 1
                 raise InvalidRecordError(f"a record does not fit a Message of {self._sending.message_bytes} bytes")
@@ -301,7 +298,13 @@ class Outbox:
 
         if not has_room():
             self._counts.blocked_sends += 1
-        if not self._changed.wait_for(has_room, longest_s):
+        self._blocked_sends += 1
+        self._changed.notify_all()
+        try:
+            is_free = self._changed.wait_for(has_room, longest_s)
+        finally:
+            self._blocked_sends -= 1
+        if not is_free:
             self._counts.full_buffers += 1
             raise BufferFullError(
                 f"the buffer is full: {self.held_bytes} bytes are not stored after {longest_s:g} s: the store is slow"
@@ -313,6 +316,13 @@ class Outbox:
         body, memory = self._packer.open()
         request = ProducerRequest(self._address, self._epoch_ms, self._next_request)
         return OpenMessage(body, request, self._sending.monotonic(), memory)
+
+    def _end_batch(self) -> None:
+        """Close the open Message, and end its batch."""
+        if not self._close_message():
+            self._packer.end_batch()
+            self._closed.append(BatchEnd())
+            self._changed.notify_all()
 
     def _close_message(self) -> bool:
         """Close the open Message. Return True if the Message was the last of its batch."""
@@ -333,31 +343,30 @@ class Outbox:
 
     # --- for the delivery ---
 
-    def next(self, first_s: float | None, linger_s: float) -> OpenMessage | BatchEnd | None:
+    def next(self, batch: Sequence[OpenMessage], linger_s: float) -> OpenMessage | BatchEnd | None:
         """Return the next closed Message, and wait for it if needed. After the last Message of a batch, return
         BatchEnd. Return None once the outbox is closed and empty.
 
-        ``first_s`` is the time of the current batch's first record, if known. ``linger_s`` seconds later, the batch
-        ends even if it is not full."""
+        ``batch`` has the Messages of the current batch. ``linger_s`` seconds after the first of them began, the batch
+        ends even if it is not full. It also ends if a thread waits for room that only this batch can make."""
         with self._changed:
             while True:
                 if self._closed:
                     return self._closed.popleft()
-                first = first_s if first_s is not None else self._open.first_s if self._open else None
-                wait_s = None if first is None else first + linger_s - self._sending.monotonic()
-                if first is not None and (self._is_flushing or self._is_closed or (wait_s or 0) <= 0):
-                    if self._open is None:
-                        self._packer.end_batch()
-                        return BatchEnd()
-                    if not self._close_message():
-                        self._packer.end_batch()
-                        self._closed.append(BatchEnd())
-                    continue
+                first = batch[0] if batch else self._open
                 if first is None:
                     self._is_flushing = False
                     if self._is_closed:
                         return None
-                self._changed.wait(wait_s)
+                    self._changed.wait()
+                    continue
+                wait_s = first.first_s + linger_s - self._sending.monotonic()
+                if self._is_flushing or self._is_closed or wait_s <= 0 or (
+                    self._blocked_sends and self._closed_bytes == sum(len(message.body) for message in batch)
+                ):  # fmt: skip
+                    self._end_batch()
+                else:
+                    self._changed.wait(wait_s)
 
     def settle(self, messages: Sequence[OpenMessage], place: tuple[int, int] | None) -> None:
         """Complete the futures of a batch that is stored at ``place`` (a partition and an offset). ``place`` is None if

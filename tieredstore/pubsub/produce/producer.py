@@ -186,7 +186,6 @@ class _Batch(SealedBatch):
     """A batch, and the outbox's Messages that it stores."""
 
     waiting: list[OpenMessage] = field(default_factory=list[OpenMessage])
-    first_s: float = 0.0
     memory: BatchMemory | None = None
     """Memory that already holds the batch's Messages in order. None if the Messages must first be copied together."""
 
@@ -227,7 +226,7 @@ class StoreDelivery:
             batch = _Batch(self._settings)
 
         linger_s = self._settings.batch_ms / 1000
-        while (message := outbox.next(batch.first_s if batch.messages else None, linger_s)) is not None:
+        while (message := outbox.next(batch.waiting, linger_s)) is not None:
             if not isinstance(message, OpenMessage):
                 dispatch()
                 continue
@@ -238,7 +237,7 @@ class StoreDelivery:
             if not is_in_place and not batch.has_room_for(sealed):
                 dispatch()
             if not batch.messages:
-                batch.first_s, batch.memory = message.first_s, message.memory
+                batch.memory = message.memory
             batch.add(sealed)
             batch.waiting.append(message)
             if not is_in_place and batch.is_full:
