@@ -128,8 +128,8 @@ def test_a_damaged_queue_hides_no_other_topic(tmp_path: Path) -> None:
     start = tmp_path / "!tieredstore/pubsub/default/queues/orders/0/start"
     start.parent.mkdir(parents=True, exist_ok=True)
     start.write_text("{")
-    for names in ([], ["o*"]):
-        shown = tieredstore(*topics, *names, *store)
+    for more in ((), ("o*",), ("--prices", REPOSITORY / "examples" / "prices.toml")):
+        shown = tieredstore(*topics, *more, *store)
         assert ([row["topic"] for row in shown.rows[0]], shown.code) == (["others"], 4)
         assert "queues/orders/0/start is not a valid" in shown.stderr
 

@@ -81,7 +81,7 @@ def topics(
         chosen = opened.select(topics.names, damaged.append)
         if chosen or not damaged:  # if all are damaged, do not say that there are no topics
             if prices is not None:
-                show_costs(opened, chosen, prices, output)
+                show_costs(opened, chosen, output, damaged.append, price_file=prices)
             else:
                 show_topics(opened, chosen, output, damaged.append, with_groups=bool(topics.names) and not is_change)
         if damaged:

@@ -62,15 +62,28 @@ def show_topics(
         print_lines(f"no group has read topic {state.topic.name}" for state in states if state.topic.name not in read)
 
 
-def show_costs(topics: Topics, chosen: Sequence[Topic], price_file: Path, output: Output) -> None:
-    """Show monthly costs of topics compared with Kafka, most expensive first."""
+def show_costs(
+    topics: Topics,
+    chosen: Sequence[Topic],
+    output: Output,
+    on_error: Callable[[TieredStoreError], None],
+    *,
+    price_file: Path,
+) -> None:
+    """Show monthly costs of topics compared with Kafka, most expensive first. Call ``on_error`` as
+    :func:`show_topics`."""
     prices, now_ms = read_prices(price_file), time.time_ns() // 1_000_000
     rows: list[tuple[_QueueState, TopicFacts, TopicCost]] = []
     for topic in chosen:
-        with BatchLog(topics, topic) as log:
-            facts = topic_facts(log, now_ms)
-        cost = topic_cost(facts, prices, now_ms, topics.batches.batch_bytes)
-        rows.append((_QueueState.of(topics, topic), facts, cost))
+        try:
+            with BatchLog(topics, topic) as log:
+                facts = topic_facts(log, now_ms)
+            state = _QueueState.of(topics, topic)
+        except (CorruptDataError, ResourceNotFoundError) as error:
+            on_error(error)
+        else:
+            cost = topic_cost(facts, prices, now_ms, topics.batches.batch_bytes)
+            rows.append((state, facts, cost))
     rows.sort(key=lambda row: (-row[2].batches, row[0].topic.name))
     assumed: list[JsonValue] = [*topic_assumptions(prices)]
     sources: dict[str, JsonValue] = {
