@@ -192,6 +192,23 @@ def test_a_member_that_slept_knows_what_it_has_lost_before_it_commits(members: M
     heir.leave()
 
 
+def test_a_member_that_was_cut_off_from_the_store_knows_what_it_has_lost(members: Members) -> None:
+    is_away = False
+    cut_off, heir = members.join(FaultyStore(members.store, fail_at=lambda _: is_away)), members.join()
+    cut_off.tick()
+    is_away = True
+    for _ in range(6):
+        members.pass_time(5, heir)
+        with pytest.raises(StoreUnavailableError):
+            cut_off.tick()
+    is_away = False
+    members.clock.sleep(5)
+    cut_off.tick()
+    assert owned_by(cut_off, heir) == [[], [0, 1, 2, 3]]
+    cut_off.leave()
+    heir.leave()
+
+
 def test_a_member_that_slept_asks_again_if_its_store_was_away(members: Members) -> None:
     store = ScriptedStore(members.store)
     sleeper, heir = members.join(store), members.join()

@@ -105,10 +105,11 @@ class StoreGroup(GroupMember):
         if now_s < self._next_tick_s:
             return
         has_lost = now_s - self._ticked_s >= self._patience_s and self._forget_lost()
-        self._ticked_s, self._next_tick_s = now_s, now_s + self._beat_s
+        self._next_tick_s = now_s + self._beat_s
         if has_lost:
             return  # the reader must drop these partitions before this member takes them again
         members = self._find_living(now_s)
+        self._ticked_s = now_s
         for partition in range(self._partitions()):
             is_own = members[partition % len(members)] == self.member
             if is_own and partition not in self._owned:
@@ -195,8 +196,8 @@ class StoreGroup(GroupMember):
         return sorted(living)
 
     def _forget_lost(self) -> bool:
-        """Drop the partitions that other members have taken while this process was suspended. Return True if there were
-        any."""
+        """Drop the partitions that other members have taken while this process was suspended, or had no access to the
+        store. Return True if there were any."""
         had = len(self._owned)
         for partition, owned in list(self._owned.items()):
             stored = self._read_state(partition)
