@@ -66,7 +66,7 @@ def test_absent_fields_have_memqs_defaults() -> None:
     }  # fmt: skip
     config = parse_topic_config(json.dumps(least).encode(), "orders.json", Path())
     assert (config.topic.path, config.topic.is_hashed) == ("orders", False)
-    assert (config.batch_bytes, config.batch_ms, config.batch_messages, config.uploads) == (104857600, 60000, 100, 2)
+    assert config.limits == {"batch_bytes": 104857600, "batch_ms": 60000, "batch_messages": 100, "uploads": 2}
     assert config.brokers == ()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
@@ -39,16 +39,13 @@ _BOOTSTRAP: Final = "bootstrap.servers"
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic's JSON with MemQ's defaults. ``brokers`` names the Kafka brokers that have the topic's notifications; it
-    is empty if the JSON does not name them.
+    """A topic's JSON with MemQ's defaults. ``limits`` has values of :class:`BatchSettings`. ``brokers`` names the Kafka
+    brokers that have the topic's notifications; it is empty if the JSON does not name them.
     """
 
     topic: Topic
     bucket: str
-    batch_bytes: int
-    batch_ms: int
-    batch_messages: int
-    uploads: int
+    limits: Mapping[str, int]
     brokers: tuple[str, ...]
 
     def apply_to(self, settings: Settings) -> Settings:
@@ -57,13 +54,17 @@ class TopicConfig:
         kafka = given.kafka
         if self.brokers and not any(name == _BOOTSTRAP for name, _ in kafka):
             kafka = (*kafka, (_BOOTSTRAP, SecretStr(",".join(self.brokers))))
-        values = {
-            "batch_bytes": self.batch_bytes, "batch_ms": self.batch_ms, "batch_messages": self.batch_messages,
-            "uploads": self.uploads,
-        }  # fmt: skip
-        for name, value in values.items():
-            _check_setting(f"pubsub.{name.replace('_', '.')}", value, self.topic.name)
-        return settings.with_section(given.model_copy(update={**values, "kafka": kafka}))
+        kinds = {alias: kind for alias, _, kind in property_fields(BatchSettings)}
+        for name, value in self.limits.items():
+            alias = f"pubsub.{name.replace('_', '.')}"
+            try:
+                kinds[alias].parse(str(value))
+            except ValueError as error:
+                raise ConfigError(
+                    f"topic {self.topic.name}: its JSON sets {alias} to {value}; set it to a valid value "
+                    f"({kinds[alias].allowed})"
+                ) from error
+        return settings.with_section(given.model_copy(update={**self.limits, "kafka": kafka}))
 
 
 def load_topic_config(path: Path) -> TopicConfig:
@@ -94,18 +95,19 @@ def parse_topic_config(raw: bytes, source: str, folder: Path) -> TopicConfig:
     if output.flag("disableNotifications", default=False):
         raise ConfigError(f"{source}: notifications are disabled (disableNotifications), so readers would find nothing")
     size = topic.number("batchSizeBytes") or (topic.number("batchSizeMB") or 100) * _MIB
+    limits = {
+        "batch_bytes": size,
+        "batch_ms": topic.number("batchMilliSeconds") or 60_000,
+        "batch_messages": topic.number("maxDispatchCount") or 100,
+        "uploads": topic.number("outputParallelism") or 2,
+    }
+    path, is_hashed = check_path(output.text("path", default=name)), output.flag("enableHashing", default=True)
     return TopicConfig(
-        Topic(
-            name, 1, check_path(output.text("path", default=name)), output.flag("enableHashing", default=True), KAFKA,
-            output.text("notificationTopic"),
-        ),
+        Topic(name, 1, path, is_hashed, KAFKA, output.text("notificationTopic")),
         output.text("bucket"),
-        size,
-        topic.number("batchMilliSeconds") or 60_000,
-        topic.number("maxDispatchCount") or 100,
-        topic.number("outputParallelism") or 2,
+        limits,
         _brokers(output.text("notificationServerset", default=""), folder),
-    )  # fmt: skip
+    )
 
 
 @contextlib.contextmanager
@@ -138,17 +140,6 @@ def open_configured_topics(store: ObjectStore, settings: Settings, config: Topic
         )
     topics.bucket_name = config.bucket
     return topics
-
-
-def _check_setting(name: str, value: int, topic: str) -> None:
-    """Raise ConfigError if ``value``, from a topic's JSON, is outside the range of the setting ``name``."""
-    alias, kind = next((alias, kind) for alias, _, kind in property_fields(BatchSettings) if alias == name)
-    try:
-        kind.parse(str(value))
-    except ValueError as error:
-        raise ConfigError(
-            f"topic {topic}: its JSON sets {alias} to {value}; set it to a valid value ({kind.allowed})"
-        ) from error
 
 
 def _brokers(serverset: str, folder: Path) -> tuple[str, ...]:
