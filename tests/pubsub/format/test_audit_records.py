@@ -8,7 +8,6 @@ import threading
 import time
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from tests.support.cli.cli_process import tieredstore
@@ -61,15 +60,18 @@ def test_a_truncated_or_changed_record_is_another_record_or_refused() -> None:
             continue
 
 
-@pytest.mark.parametrize("sizes", [[8] * 1001, [8], [3, 8, 1], []])
-def test_a_column_of_ids_has_the_hash_that_they_have_one_by_one(sizes: list[int]) -> None:
+@pytest.mark.parametrize("sizes", [[8] * 1001, [8], [3, 8, 1], [8, 8, 3, 3, 0, 9], []])
+def test_ids_are_aligned_at_their_first_bytes(sizes: list[int]) -> None:
     source = random.Random(3)
     ids = [source.randbytes(size) for size in sizes]
-    hashed, one_by_one = IdsHash(), IdsHash()
+    together, one_by_one, expected = IdsHash(), IdsHash(), bytearray(max(sizes, default=0))
     for each in ids:
-        one_by_one.add(each)
-    hashed.add_column(pa.array([b"not this", None, *ids, None], pa.binary())[1:])
-    assert (bytes(hashed), hashed.count) == (bytes(one_by_one), len(ids))
+        one_by_one.add([each])
+        for at, byte in enumerate(each):
+            expected[at] ^= byte
+    together.add(ids)
+    assert bytes(together) == bytes(one_by_one) == expected
+    assert together.count == one_by_one.count == len(ids)
 
 
 def paired(*records: tuple[AuditRecord, int], now_ms: int = NOW_MS, begin_ms: int = 0) -> list[tuple[str, int | None]]:

@@ -298,8 +298,8 @@ class ReadMessages:
         for batch in batches:
             runs, begin = pc.run_end_encode(batch.column("message")), 0
             for number, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-                ids = batch.column("message_id").slice(begin, end - begin)
-                self._hashes.setdefault(number, IdsHash()).add_column(ids)
+                ids = batch.column("message_id").slice(begin, end - begin).drop_null()
+                self._hashes.setdefault(number, IdsHash()).add(ids.to_pylist())
                 begin = end
             yield batch
 

@@ -13,11 +13,12 @@ The hash is the XOR of the ids of all records of the Message.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import groupby
+from operator import xor
 from typing import Final
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from tieredstore.errors import CorruptDataError
 from tieredstore.pubsub.format.messages import ProducerRequest
@@ -98,47 +99,16 @@ class IdsHash:
     """
 
     def __init__(self) -> None:
-        self._ids = bytearray()
+        self._hash = self._size = 0
         self.count: int = 0
 
-    def add(self, message_id: bytes) -> None:
-        """Add an id."""
-        self._ids.extend(bytes(max(0, len(message_id) - len(self._ids))))
-        for at, byte in enumerate(message_id):
-            self._ids[at] ^= byte
-        self.count += 1
-
-    def add_column(self, ids: pa.Array) -> None:
-        """Add the non-null ids of a column."""
-        column = pc.drop_null(ids) if ids.null_count else ids
-        if not len(column):
-            return
-        first, behind = column.offset, column.offset + len(column)
-        _, places, bodies = column.buffers()
-        # Arrow always has both buffers for binary columns, even empty ones.
-        assert places is not None
-        assert bodies is not None
-        begin, end = (struct.unpack_from("=i", places, 4 * place)[0] for place in (first, behind))
-        sizes = pc.min_max(pc.binary_length(column)).as_py()
-        if sizes["min"] == sizes["max"]:
-            self.add(_fold(memoryview(bodies)[begin:end], len(column)))
-            self.count += len(column) - 1
-        else:
-            for message_id in column.to_pylist():
-                self.add(message_id)
+    def add(self, ids: Sequence[bytes]) -> None:
+        """Add ids."""
+        self.count += len(ids)
+        for size, of_size in groupby(ids, len):
+            joined, grown = reduce(xor, map(int.from_bytes, of_size)), max(self._size, size)
+            self._hash = (self._hash << 8 * (grown - self._size)) ^ (joined << 8 * (grown - size))
+            self._size = grown
 
     def __bytes__(self) -> bytes:
-        return bytes(self._ids)
-
-
-def _fold(ids: memoryview, count: int) -> bytes:
-    """Return the XOR of ``count`` ids of equal length. To compute it, repeatedly combine the first half of the ids with
-    the second half."""
-    size = len(ids) // count
-    folded = int.from_bytes(ids)
-    while count > 1:
-        lower = count // 2
-        bits = 8 * size * lower
-        folded = (folded >> bits) ^ (folded & ((1 << bits) - 1))
-        count -= lower
-    return folded.to_bytes(size)
+        return self._hash.to_bytes(self._size)
