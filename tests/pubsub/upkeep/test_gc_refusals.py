@@ -77,6 +77,13 @@ def test_a_copied_topic_writes_no_batches_that_gc_of_the_original_would_delete()
     assert read_values(other, 1) == [b"b"]
 
 
+def test_objects_without_hashes_never_lie_among_those_of_a_hash() -> None:
+    with pytest.raises(ConfigError, match=r"28/default/topics/orders begins like a hash.* the topic default/topics/o"):
+        orders_on(cluster="28/default", hashing="false")
+    assert orders_on(cluster="28/default").get("orders").is_hashed
+    assert not orders_on(cluster="2/default", hashing="false").get("orders").is_hashed
+
+
 def test_gc_goes_on_after_refused_topics_and_names_them_at_the_end(return_to_now: Callable[[], None]) -> None:
     prod = topics_on(cluster="prod")
     for name in ("a", "b"):

@@ -105,6 +105,11 @@ class Topics:
         self._refuse_configured(name)
         _check_partitions(name, partitions)
         path = check_path(self.path_of(name))
+        if not self.batches.hashing and path.partition("/")[0] in PREFIXES:
+            raise ConfigError(
+                f"the path {path} begins like a hash, so gc of this topic or of the topic {path[3:]} could delete "
+                "batches of the other: set pubsub.hashing=true, or choose another key.prefix or pubsub.cluster"
+            )
         kind = self.batches.queue
         called = queue_name(kind, name, self.batches)
         topic = Topic(name, partitions, path, self.batches.hashing, kind, called)
