@@ -240,6 +240,20 @@ def test_a_notification_that_points_elsewhere_is_refused_before_anything_is_fetc
         values_of(BatchConsumer(topics, "orders"))
 
 
+def test_records_before_a_damaged_notification_are_returned_before_it_is_raised() -> None:
+    topics = fresh_topics()
+    publish(topics, [b"a"])
+    topics.queue(topics.get("orders")).append(0, [b"no notification"], Deadline.after(LONG_S))
+    publish(topics, [b"b"])
+    with BatchConsumer(topics, "orders") as consumer:
+        assert next(consumer.records(LONG_S)).value == b"a"
+        for _ in range(2):
+            with pytest.raises(NotificationCorruptError, match="offset 256"):
+                list(consumer.records(LONG_S))
+        consumer.seek(0, 512)
+        assert values_of(consumer, at_least=1) == [b"b"]
+
+
 def test_a_damaged_message_of_ours_is_left_out_and_the_rest_of_its_object_is_read() -> None:
     topics, key = three_messages()
     flip(topics, key, SECOND)

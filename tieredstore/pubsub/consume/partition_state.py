@@ -20,7 +20,7 @@ from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.consume.seen_messages import SeenMessages
 from tieredstore.pubsub.counts import ConsumerCounts
-from tieredstore.pubsub.errors import MessageCorruptError
+from tieredstore.pubsub.errors import MessageCorruptError, NotificationCorruptError
 from tieredstore.pubsub.format.audit_records import IdsHash
 from tieredstore.pubsub.format.batches import BatchIndex, headers_in, split_checksums
 from tieredstore.pubsub.format.decoder import BatchDecoder
@@ -369,7 +369,12 @@ class PartitionState:
     def _fetch(self) -> None:
         fetches = self._shared.fetches
         while self._queued and not fetches.is_full:
-            batch = self._shared.log.batch_of(self.partition, self._queued[0])
+            try:
+                batch = self._shared.log.batch_of(self.partition, self._queued[0])
+            except NotificationCorruptError:
+                if self._ahead:
+                    return  # first hand out the batches before this notification
+                raise
             self._queued.popleft()
             self._ahead.append(fetches.begin(batch))
 
