@@ -333,6 +333,15 @@ def test_holes_of_the_leader_are_filled_by_held_segments(replica: Replica, store
     assert replica.files == 0
 
 
+def test_a_damaged_watermark_lets_nothing_go_that_may_fill_its_holes(
+    replica: Replica, store: MemoryObjectStore
+) -> None:
+    lost_by_the_leader(replica, store)
+    store.put(watermark_key("", PARTITION), b"{")
+    replica.look()
+    assert replica.files == 4
+
+
 def test_segments_that_fill_no_hole_are_let_go(replica: Replica, store: MemoryObjectStore) -> None:
     lost_by_the_leader(replica, store)
     (partition,) = replica.uploader.disk.partitions

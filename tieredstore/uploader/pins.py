@@ -286,7 +286,8 @@ class FollowedPartitions:
             if watermark is not None and (began := partition.epoch_began_after(watermark.leader_epoch)) is not None:
                 # After an unclean election, the watermark says nothing about the later leader's records.
                 passed = min(passed, began)
-        partition.pass_to(passed, [] if watermark is None else watermark.missing_extents)
+        # The holes of a damaged watermark are unknown, so any segment may fill one.
+        partition.pass_to(passed, [(0, passed)] if watermark is None else watermark.missing_extents)
         asked.pause_s = _FIRST_PAUSE_S if passed != before else min(_LONGEST_PAUSE_S, 2 * asked.pause_s)
         asked.again_s = self._monotonic() + asked.pause_s * (0.5 + random.random() / 2)  # noqa: S311
 
