@@ -330,6 +330,21 @@ def test_only_a_topic_that_the_cluster_does_not_know_is_let_go_unshipped(
     run.uploader.close()
 
 
+def test_segments_may_be_let_go_while_the_cluster_is_asked_if_their_topic_is_deleted(
+    tmp_path: Path, store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Reassigned(tmp_path, store, "")
+
+    def topic_ids(_: object, topics: Collection[str]) -> Mapping[str, Uuid | None]:
+        only(run.uploader).close()
+        return dict.fromkeys(topics, Uuid(bytes([9] * 16)))
+
+    monkeypatch.setattr(Assigned, "topic_ids", topic_ids)
+    with run.uploader:
+        run.uploader.follow()
+        assert run.uploader.disk.partitions == []
+
+
 def test_a_partition_that_comes_back_is_led_with_what_was_held(
     tmp_path: Path, store: MemoryObjectStore, hold_dir: str
 ) -> None:

@@ -92,10 +92,10 @@ class Roles:
         dropped: dict[str, list[str]] = {}
         for partition in leaving:
             if self._is_deleted(partition.where, ids, made_id):
-                pinned = partition.abandon()
+                if pinned := partition.abandon():
+                    offsets = f"{pinned[0].base_offset} to {pinned[-1].next_offset - 1}"
+                    dropped.setdefault(partition.where.topic, []).append(f"{partition.where.partition} ({offsets})")
                 counts.abandoned_segments += len(pinned)
-                offsets = f"{pinned[0].base_offset} to {pinned[-1].next_offset - 1}"
-                dropped.setdefault(partition.where.topic, []).append(f"{partition.where.partition} ({offsets})")
                 self._disk.remove(partition)
         for topic, partitions in dropped.items():
             _logger.warning(
