@@ -74,8 +74,9 @@ def test_a_log_directory_that_is_named_twice_is_refused(tmp_path: Path) -> None:
         broker_environment(uploader_settings_from(own))
 
 
-def test_a_listener_is_chosen_by_the_clients_protocol(tmp_path: Path) -> None:
-    chosen = settings(tmp_path, kafka_security_protocol="SSL")
+@pytest.mark.parametrize("protocol", ["SSL", "ssl"])
+def test_a_listener_is_chosen_by_the_clients_protocol(tmp_path: Path, protocol: str) -> None:
+    chosen = settings(tmp_path, kafka_security_protocol=protocol)
     assert broker_environment(chosen).client["bootstrap.servers"] == "broker:9094"
 
 

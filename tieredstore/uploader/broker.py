@@ -54,7 +54,7 @@ def broker_environment(settings: UploaderSettings) -> BrokerEnvironment:
     broker = {} if path is None else read_properties(path)
     log_dirs = _log_dirs(settings, broker)
     client = {name: secret.get_secret_value() for name, secret in settings.kafka}
-    protocol = client.get("security.protocol", "PLAINTEXT")
+    protocol = client.get("security.protocol", "PLAINTEXT").upper()  # librdkafka also takes lower case
     if _SERVERS not in client and (servers := _own_listener(broker, protocol)):
         client[_SERVERS] = servers
     if _SERVERS not in client:
