@@ -60,14 +60,17 @@ def named(*extents: tuple[int, int]) -> list[str]:
     return [f"{first:020d}-{last + 1:020d}" for first, last in extents]
 
 
+@pytest.mark.parametrize("others", [[], ["new", "hold/"]], ids=["the only folder", "one of several"])
 def test_segments_deleted_while_no_uploader_ran_are_shipped(
-    disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore
+    disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore, tmp_path: Path, others: list[str]
 ) -> None:
+    (tmp_path / "new").mkdir()
+    folders = ",".join(f"{tmp_path}/{name}" for name in [*others, "hold"])
     assert hold_only(disk, hold_dir) == named((0, 9), (10, 19), (20, 29))
     written = [(disk.folder / f"{base:020d}.log").read_bytes() for base in (0, 10, 20)]
     disk.delete(3)
     disk.grow(2)
-    assert run_once(disk.log_dir, store, hold_dir=str(hold_dir)) == []
+    assert run_once(disk.log_dir, store, hold_dir=folders) == []
     assert extents(store) == [(0, 9), (10, 19), (20, 29), (30, 39), (40, 49)]
     assert logs_of(store)[:3] == written
     assert watermark_of(store).holes == ()

@@ -38,6 +38,7 @@ from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import BrokerEnvironment, Leadership
 from tieredstore.uploader.broker import broker_environment, check_log_dir
 from tieredstore.uploader.leadership import UNKNOWN_S, LeadershipView, leadership_of
+from tieredstore.uploader.links import find_hold_dir
 from tieredstore.uploader.settings import uploader_settings_from
 from tieredstore.uploader.settled import Settled, high_watermarks, stable_offset
 from tieredstore.uploader.topics import TopicAdvice, TopicSelection, refusal, warnings
@@ -441,3 +442,12 @@ def test_a_log_directory_on_a_failed_disk_is_named_with_a_way_out(
     monkeypatch.setattr(os, "scandir", fail)
     with pytest.raises(ConfigError, match="cannot be read: Input/output error; repair its disk, or remove it from"):
         check_log_dir(tmp_path)
+
+
+def test_a_log_directory_whose_file_system_is_unknown_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(Path, "stat", fail)
+    with pytest.raises(ConfigError, match="cannot be read: Input/output error"):
+        find_hold_dir(tmp_path, [tmp_path])

@@ -19,7 +19,7 @@ from tieredstore.model import Uuid
 from tieredstore.ops.doctor.checkup import Check, Verdict, catch_errors
 from tieredstore.remote.stores import NamedStore
 from tieredstore.uploader.broker import BrokerEnvironment, broker_environment, check_log_dir, has_failed
-from tieredstore.uploader.links import check_is_covered, hold_dir_of
+from tieredstore.uploader.links import find_hold_dir, hold_dir_of
 from tieredstore.uploader.pins import free_percent
 from tieredstore.uploader.settings import UploaderSettings, uploader_settings_from
 
@@ -101,7 +101,7 @@ def _of_hold_dirs(own: UploaderSettings, log_dirs: Sequence[Path]) -> Iterator[C
     folders = [folder for folder in map(Path, own.hold_dir) if not has_failed(folder) and folder.is_dir()]
     for log_dir in log_dirs:
         if folders and log_dir.is_dir():
-            check_is_covered(log_dir, folders)
+            find_hold_dir(log_dir, folders)
 
 
 def _of_hold_dir(text: str, own: UploaderSettings, log_dirs: Sequence[Path]) -> Iterator[Check]:

@@ -133,7 +133,7 @@ class Link:
 
 
 class Links:
-    """The folders for hard links: one on each file system that has log directories. Thread-safe."""
+    """The folders for hard links, at least one on each file system that has log directories. Thread-safe."""
 
     def __init__(self, folders: Iterable[str], log_dirs: Sequence[Path]) -> None:
         """Lock the folders. Without any folder, the uploader makes no links.
@@ -144,13 +144,10 @@ class Links:
         self._failed: dict[Path, tuple[Path, str]] = {}
         """The partitions' folders whose last link failed, each with the folder for links and the reason."""
         self.is_read_only = False
-        usable = [hold_dir_of(text, log_dirs) for text in folders]
-        by_device = {folder.stat().st_dev: folder for folder in reversed(usable)}
-        for log_dir in log_dirs if usable else ():
-            check_is_covered(log_dir, usable)
-        self._folders = tuple(by_device.values())
-        self._folder_by_log_dir = {log_dir: by_device[log_dir.stat().st_dev] for log_dir in log_dirs if usable}
-        for folder in self._folders:
+        """True during a plan, which neither makes nor removes links."""
+        found = self._folders = tuple(dict.fromkeys(hold_dir_of(text, log_dirs) for text in folders))
+        self._folder_by_log_dir = {log_dir: find_hold_dir(log_dir, found) for log_dir in log_dirs if found}
+        for folder in found:
             try:
                 otherwise = f"another uploader uses {folder} (uploader.hold.dir): give each uploader a separate folder"
                 self._locks.append(lock_folder(folder, otherwise))
@@ -312,13 +309,19 @@ def hold_dir_of(text: str, log_dirs: Sequence[Path]) -> Path:
     return real
 
 
-def check_is_covered(log_dir: Path, hold_dirs: Iterable[Path]) -> None:
-    """Raise ConfigError if no folder for links is on the file system of a log directory."""
-    if log_dir.stat().st_dev not in {folder.stat().st_dev for folder in hold_dirs}:
-        raise ConfigError(
-            f"uploader.hold.dir has no folder on the file system of log directory {log_dir}, and hard links "
-            "cannot cross file systems: add a folder there"
-        )
+def find_hold_dir(log_dir: Path, hold_dirs: Iterable[Path]) -> Path:
+    """Return the first folder for links on the file system of a log directory. Raise ConfigError if there is none."""
+    try:
+        device = log_dir.stat().st_dev
+        for folder in hold_dirs:
+            if folder.stat().st_dev == device:
+                return folder
+    except OSError as error:
+        raise ConfigError(f"{error.filename or log_dir} cannot be read: {error.strerror}") from error
+    raise ConfigError(
+        f"uploader.hold.dir has no folder on the file system of log directory {log_dir}, and hard links "
+        "cannot cross file systems: add a folder there"
+    )
 
 
 def lock_folder(folder: Path, otherwise: str) -> int:
