@@ -186,9 +186,12 @@ def test_a_check_links_and_removes_nothing(disk: BrokerDisk, hold_dir: Path, sto
     assert list(hold_dir.iterdir()) == []
     hold_only(disk, hold_dir)
     disk.cut(20)
-    with uploader_of(disk.log_dir, store, hold_dir=str(hold_dir)) as shipping:
+    with uploader_of(disk.log_dir, store, SaidSettling(high=20), hold_dir=str(hold_dir)) as shipping:
         shipping.plan()
-    assert links(hold_dir) == named((0, 9), (10, 19), (20, 29))
+        assert links(hold_dir) == named((0, 9), (10, 19), (20, 29))
+        disk.grow(3)
+        shipping.run_once()  # makes and removes links again
+    assert links(hold_dir) == named((20, 29), (30, 39))
 
 
 def test_links_stay_when_another_broker_leads_until_it_has_shipped_them(

@@ -19,7 +19,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -51,7 +51,7 @@ class Link:
     folder: Path
     base_offset: int
     next_offset: int
-    is_read_only: bool = False
+    links: Links = field(repr=False)
 
     def place(self, segment: FoundSegment) -> FoundSegment:
         """Return the segment with the paths of its links in this folder."""
@@ -99,7 +99,7 @@ class Link:
         """
         name = f"{self.base_offset:020d}-{next_offset:020d}"
         shorter = replace(self, folder=self.folder.with_name(name), next_offset=next_offset)
-        if self.is_read_only:
+        if self.links.is_read_only:
             return self
         try:
             # The folder's name determines the snapshot's name. Add the snapshot's new name first, so that the renamed
@@ -115,7 +115,7 @@ class Link:
 
     def remove(self) -> None:
         """Remove the links. First rename the folder, so that a half-empty folder never counts as a segment."""
-        if self.is_read_only:
+        if self.links.is_read_only:
             return
         gone = self.folder.with_name(self.folder.name + _GONE)
         try:
@@ -173,7 +173,7 @@ class Links:
         next_offset = int(segment.producer_snapshot.path.name[:20])
         base_offset = segment.place.base_offset
         folder = _partition_folder(root, where) / f"{base_offset:020d}-{next_offset:020d}"
-        link = Link(folder, base_offset, next_offset)
+        link = Link(folder, base_offset, next_offset, self)
         try:
             if folder.exists():
                 if _is_same(link.log, segment.log.descriptor):
@@ -199,7 +199,7 @@ class Links:
         Raise OSError if a folder cannot be read, because segments that only its links keep would count as lost.
         """
         parents = [_partition_folder(folder, where) for folder in self._folders]
-        listed = [entry for parent in parents for entry in _segments(parent, is_read_only=self.is_read_only)]
+        listed = [entry for parent in parents for entry in self._segments(parent)]
         return sorted(listed, key=lambda entry: entry.base_offset)
 
     def orphans(self, known: Iterable[TopicIdPartition], is_wanted: Callable[[str], bool]) -> list[TopicIdPartition]:
@@ -224,6 +224,19 @@ class Links:
                 "free the space: %s", ", ".join(sorted(excluded)),
             )  # fmt: skip
         return list(orphans)
+
+    def _segments(self, parent: Path) -> Iterator[Link]:
+        try:
+            names = [entry.name for entry in parent.iterdir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for name in names:
+            match = _SEGMENT.fullmatch(name)
+            link = None if match is None else Link(parent / name, int(match[1]), int(match[2]), self)
+            if link is not None and link.log in link.folder.iterdir():
+                yield link
+            elif not self.is_read_only and (link is not None or name.endswith((_PART, _GONE))):
+                shutil.rmtree(parent / name, ignore_errors=True)
 
     def close(self) -> None:
         """Release the locks on the folders; the links stay."""
@@ -272,20 +285,6 @@ def _is_same(path: Path, descriptor: int) -> bool:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except OSError:
         return False
-
-
-def _segments(parent: Path, *, is_read_only: bool) -> Iterator[Link]:
-    try:
-        names = [entry.name for entry in parent.iterdir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for name in names:
-        match = _SEGMENT.fullmatch(name)
-        link = None if match is None else Link(parent / name, int(match[1]), int(match[2]), is_read_only)
-        if link is not None and link.log in link.folder.iterdir():
-            yield link
-        elif not is_read_only and (link is not None or name.endswith((_PART, _GONE))):
-            shutil.rmtree(parent / name, ignore_errors=True)
 
 
 def hold_dir_of(text: str, log_dirs: Sequence[Path]) -> Path:
