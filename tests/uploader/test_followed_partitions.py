@@ -19,6 +19,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import Hole, hole_key, watermark_key
 from tieredstore.config import settings_from
 from tieredstore.errors import StoreUnavailableError
+from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION
@@ -158,6 +159,18 @@ def test_a_damaged_watermark_lets_nothing_go(replica: Replica, store: MemoryObje
     store.put(watermark_key("", PARTITION), b"{")
     replica.look()
     assert replica.files == 12
+
+
+def test_an_unreadable_checkpoint_of_epochs_shows_no_replication(replica: Replica) -> None:
+    replica.look()
+    (replica.disk.folder / LEADER_EPOCH_CHECKPOINT).write_bytes(b"0\n1\n0")
+    replica.replicated(30)
+    replica.look()
+    (partition,) = replica.uploader.disk.partitions
+    assert not any(segment.is_replicated for segment in partition.pending())
+    replica.disk.write_epochs()
+    replica.look()
+    assert any(segment.is_replicated for segment in partition.pending())
 
 
 def test_a_segment_rewritten_with_the_same_borders_is_shipped_as_it_is_now(

@@ -25,6 +25,7 @@ from tieredstore.errors import (
     TieredStoreError,
 )
 from tieredstore.kafka.checkpoints import ProducerState, format_producer_snapshot
+from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT
 from tieredstore.live.broker_state import BrokerState
 from tieredstore.model import (
     OpenFile,
@@ -39,8 +40,9 @@ from tieredstore.uploader import BrokerEnvironment, Leadership
 from tieredstore.uploader.broker import broker_environment, check_log_dir
 from tieredstore.uploader.leadership import UNKNOWN_S, LeadershipView, leadership_of
 from tieredstore.uploader.links import find_hold_dir
+from tieredstore.uploader.partition import Partition
 from tieredstore.uploader.settings import uploader_settings_from
-from tieredstore.uploader.settled import Settled, high_watermarks, stable_offset
+from tieredstore.uploader.settled import DiskSettling, Settled, high_watermarks, stable_offset
 from tieredstore.uploader.topics import TopicAdvice, TopicSelection, refusal, warnings
 from tieredstore.uploader.watermarks import agrees, chain_of
 
@@ -126,8 +128,10 @@ def test_topics_that_are_refused_and_warned_of() -> None:
 
 def test_a_brokers_checkpoint_of_high_watermarks(tmp_path: Path) -> None:
     assert high_watermarks(tmp_path) is None
-    (tmp_path / "replication-offset-checkpoint").write_text("0\n3\na.b 0 12\na-b 11 9223372036854775807\nbroken\n")
+    (tmp_path / "replication-offset-checkpoint").write_text("0\n2\na.b 0 12\na-b 11 9223372036854775807\n")
     assert high_watermarks(tmp_path) == {("a.b", 0): 12, ("a-b", 11): 2**63 - 1}
+    (tmp_path / "replication-offset-checkpoint").write_text("0\n2\na.b 0 12\nbroken\n")
+    assert high_watermarks(tmp_path) == {}
 
 
 def test_an_unreadable_checkpoint_of_high_watermarks_settles_nothing(tmp_path: Path) -> None:
@@ -137,6 +141,15 @@ def test_an_unreadable_checkpoint_of_high_watermarks_settles_nothing(tmp_path: P
     assert run_once(disk.log_dir, store) == ["its high watermark is not known yet"]
     checkpoint.rmdir()
     assert run_once(disk.log_dir, store) == []
+
+
+def test_an_unreadable_checkpoint_of_epochs_settles_nothing(tmp_path: Path) -> None:
+    disk = BrokerDisk(tmp_path / "logs", segments=2)
+    partition = Partition(PARTITION, disk.folder)
+    (disk.log_dir / "replication-offset-checkpoint").write_text(f"0\n1\n{PARTITION.topic} {PARTITION.partition} 9\n")
+    assert DiskSettling([disk.log_dir]).ask([partition]) == {partition.name: Settled(9, 9, 0)}
+    (disk.folder / LEADER_EPOCH_CHECKPOINT).write_bytes(b"0\n1\n0")
+    assert DiskSettling([disk.log_dir]).ask([partition]) == {}
 
 
 def test_transactions_that_the_latest_snapshot_has_open(tmp_path: Path) -> None:

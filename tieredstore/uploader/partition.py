@@ -197,6 +197,11 @@ class Partition:
         return self.where.topic, self.where.partition
 
     @property
+    def last_epoch(self) -> int:
+        """The log's last leader epoch, or -1 if the log has no epochs."""
+        return self.epochs[-1][0] if self.epochs else -1
+
+    @property
     def first(self) -> Segment | None:
         """The first segment to upload."""
         # Workers ask several times a second, and most of thousands of partitions have no segments. So avoid the lock.

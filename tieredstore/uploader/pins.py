@@ -23,7 +23,7 @@ from tieredstore.process.log_once import LogOnce
 from tieredstore.uploader.links import Links
 from tieredstore.uploader.partition import Partition, Role
 from tieredstore.uploader.segment import Segment
-from tieredstore.uploader.settled import high_watermarks, last_epoch
+from tieredstore.uploader.settled import high_watermarks, read_last_epoch
 from tieredstore.uploader.target import Target
 
 _logger: Final = logging.getLogger(__name__)
@@ -305,5 +305,5 @@ def _mark_replicated(followed: Iterable[Partition]) -> None:
         if log_dir not in highs:
             highs[log_dir] = high_watermarks(log_dir) or {}
         # If the log has a new epoch, it may have been truncated since the folder was listed.
-        if last_epoch(folder) in (None, partition.epochs[-1][0] if partition.epochs else None):
+        if read_last_epoch(folder) == partition.last_epoch:
             partition.mark_replicated(highs[log_dir].get(partition.name, 0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tieredstore.errors import CorruptDataError, TieredStoreError
 from tieredstore.kafka.checkpoints import (
     LeaderEpochs,
+    OffsetCheckpoint,
+    open_transactions,
     parse_leader_epochs,
     parse_offset_checkpoint,
     parse_producer_snapshot,
@@ -38,16 +39,13 @@ _OLD_S: Final = 60.0
 
 _SOON_S: Final = 1.0
 
-_LINE: Final = re.compile(r"([a-zA-Z0-9._-]{1,249}) (\d{1,10}) (\d{1,19})", re.ASCII)
-_SNAPSHOT: Final = re.compile(r"(\d{20})\.snapshot", re.ASCII)
-
 
 @dataclass(frozen=True, slots=True)
 class Settled:
     """The ends of a partition's final records: the high watermark and the last stable offset, both exclusive.
 
     ``leader_epoch`` is the epoch of the leader that gave these offsets, or the log's last epoch when they were read
-    from disk. None means that the epoch is unknown.
+    from disk. None means that the log is a copy, whose leader does not matter.
     """
 
     high_watermark: int
@@ -134,30 +132,29 @@ class DiskSettling:
                 # Read the log's last epoch after the high watermark. The uploader's listing of the folder may be older,
                 # and may have records that the broker has truncated since. The epochs then differ, and the uploader
                 # waits.
-                stable, epoch = min(high, stable_offset(folder, high)), last_epoch(folder)
-                answers[partition.name] = Settled(high, stable, epoch)
+                stable, epoch = min(high, stable_offset(folder, high)), read_last_epoch(folder)
+                if epoch is not None:
+                    answers[partition.name] = Settled(high, stable, epoch)
         return answers
 
 
-def high_watermarks(log_dir: Path) -> dict[TopicPartition, int] | None:
+def high_watermarks(log_dir: Path) -> OffsetCheckpoint | None:
     """Read the file of high watermarks that a broker writes every five seconds. Return None if there is no file. If the
-    file cannot be read, return no high watermarks, because the segments may not be replicated.
+    file is unreadable or damaged, return no high watermarks, because the segments may not be replicated.
     """
     try:
-        lines = (log_dir / REPLICATION_CHECKPOINT).read_text("ascii", "replace").splitlines()
+        return parse_offset_checkpoint((log_dir / REPLICATION_CHECKPOINT).read_bytes())
     except FileNotFoundError:
         return None
-    except OSError:
+    except (OSError, TieredStoreError):
         return {}
-    matches = (_LINE.fullmatch(line) for line in lines[2:])
-    return {(match[1], int(match[2])): int(match[3]) for match in matches if match}
 
 
-def last_epoch(folder: Path) -> int | None:
-    """Read the last leader epoch of a partition's log. Return None if it is unknown."""
+def read_last_epoch(folder: Path) -> int | None:
+    """Read the last leader epoch of a partition's log: -1 if the log has no epochs, None if they cannot be read."""
     with contextlib.suppress(OSError, TieredStoreError):
         epochs = parse_leader_epochs((folder / LEADER_EPOCH_CHECKPOINT).read_bytes())
-        return epochs[-1][0] if epochs else None
+        return epochs[-1][0] if epochs else -1
     return None
 
 
@@ -166,12 +163,11 @@ def stable_offset(folder: Path, high_watermark: int) -> int:
 
     Return ``high_watermark`` if no transaction is open.
     """
-    snapshots = sorted(int(match[1]) for match in (_SNAPSHOT.fullmatch(entry.name) for entry in _list(folder)) if match)
-    for offset in reversed(snapshots):
-        with contextlib.suppress(OSError, CorruptDataError):
-            states = parse_producer_snapshot((folder / f"{offset:020d}.snapshot").read_bytes())
-            first_open = [state.current_txn_first_offset for state in states if state.current_txn_first_offset >= 0]
-            return min(first_open, default=high_watermark)
+    with contextlib.suppress(OSError):
+        for path in sorted(folder.glob("*.snapshot"), reverse=True):
+            with contextlib.suppress(OSError, CorruptDataError):
+                states = parse_producer_snapshot(path.read_bytes())
+                return min(open_transactions(states).values(), default=high_watermark)
     return high_watermark
 
 
@@ -187,13 +183,6 @@ def is_compacted(partition: Partition, segment: Segment) -> bool:
         cleaned = parse_offset_checkpoint((folder.parent / _CLEANER_CHECKPOINT).read_bytes())
         return segment.next_offset <= cleaned.get(partition.name, 0)
     return False
-
-
-def _list(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []
 
 
 class Inquiries:
@@ -248,8 +237,7 @@ class Inquiries:
         self._health.holds("broker")
         for partition in waiting:
             settled = self._last_answer(partition)
-            last_epoch = partition.epochs[-1][0] if partition.epochs else -1
-            if settled is not None and settled.leader_epoch in (None, last_epoch):
+            if settled is not None and settled.leader_epoch in (None, partition.last_epoch):
                 partition.mark_replicated(settled.high_watermark)
         return any(partition.turn.waits_for is not None for partition in waiting)
 
@@ -259,10 +247,9 @@ class Inquiries:
             return Standing(self._last_answer(partition))
         # The partition's leader is unknown, so only the broker's own checkpoint shows what is replicated.
         folder = partition.folder
-        if folder is None:
-            return Standing(Settled(0, 0, None), only_deleted=True)
-        high = (high_watermarks(folder.parent) or {}).get(partition.name, 0)
-        return Standing(Settled(high, high, last_epoch(folder)), only_deleted=True)
+        high = 0 if folder is None else (high_watermarks(folder.parent) or {}).get(partition.name, 0)
+        epoch = None if folder is None else read_last_epoch(folder)
+        return Standing(None if epoch is None else Settled(high, high, epoch), only_deleted=True)
 
     def _take(self, answers: Mapping[TopicPartition, Settled], asked: Iterable[Partition]) -> None:
         """Record the answers. Partitions in ``asked`` without an answer count as silent."""

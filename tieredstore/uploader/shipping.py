@@ -282,11 +282,11 @@ class _Work:
         """Raise StoreUnavailableError if a later leader has moved the upload watermark. This broker must then not
         upload until it leads again."""
         partition = self.partition
-        if partition.epochs and partition.epochs[-1][0] < value.leader_epoch:
+        if partition.epochs and partition.last_epoch < value.leader_epoch:
             partition.progress.forget()
             raise StoreUnavailableError(
                 f"{partition.where}: a leader of epoch {value.leader_epoch} has moved the upload watermark, but the "
-                f"log here only reaches epoch {partition.epochs[-1][0]}"
+                f"log here only reaches epoch {partition.last_epoch}"
             )
 
     def _move_back(self, value: Watermark) -> Watermark:
@@ -297,7 +297,7 @@ class _Work:
         began = partition.epoch_began_after(value.leader_epoch)
         if began is None:
             return value
-        epoch = partition.epochs[-1][0]
+        epoch = partition.last_epoch
         if partition.epochs[0][0] < value.leader_epoch not in dict(partition.epochs):
             # The local log never had the watermark's epoch. So it may differ from the uploads even before its own first
             # later epoch.
@@ -375,7 +375,7 @@ class _Work:
         partition, held = self.partition, None
         # Remember the epoch before reading the segment. If a later epoch appears during the read, the next step checks
         # where that epoch began.
-        epoch = partition.epochs[-1][0] if partition.epochs else None
+        epoch = partition.last_epoch
         try:
             opened = self._open_listed(segment)
             if not partition.has(segment):
@@ -430,14 +430,14 @@ class _Work:
         self.opened.enter_context(cache_as_it_was(held.log.descriptor))
         return held
 
-    def _advance(self, described: LogSegment, segment_id: Uuid, epoch: int | None) -> None:
+    def _advance(self, described: LogSegment, segment_id: Uuid, epoch: int) -> None:
         """Advance the upload watermark by one uploaded segment. Save the watermark object now or within about a
         second."""
         partition, uploads = self.partition, self.shipper.uploads
         value = partition.progress.value
         assert value is not None
         shipped = ShippedSegment(str(segment_id), described.base_offset, described.end_offset)
-        if epoch is None:
+        if epoch < 0:
             epoch = described.segment_leader_epochs[-1][0]
         next_offset = max(described.end_offset + 1, value.next_offset)
         # If the uploaded segment comes before the first stored segment, neither the watermark nor its last segment
@@ -574,7 +574,7 @@ class _Work:
     def _over(self, hole: Hole) -> Step:
         partition, value = self.partition, self.partition.progress.value
         assert value is not None
-        epoch = partition.epochs[-1][0] if partition.epochs else -1
+        epoch = partition.last_epoch
         # Mark the partition first. Uploaders look only at marked partitions, so an unmarked hole would never be filled.
         self.target.watermarks.mark_holes(partition.where)
         self._save(value.over(hole, epoch))
