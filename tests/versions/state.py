@@ -56,6 +56,7 @@ from tieredstore.pubsub.queue.topics import BatchLog, Topics
 from tieredstore.pubsub.upkeep.garbage import GarbageCollection
 from tieredstore.remote.diskcache.cache import DiskChunkCache
 from tieredstore.remote.fetch.chunk_cache import ChunkKey
+from tieredstore.remote.layout import KeyLayout
 from tieredstore.restore.logdir.prepared import PreparedPartition, PreparedRestore, PreparedTopic, new_plan
 from tieredstore.restore.produce.offset_map import OffsetMapFile, load_map
 from tieredstore.restore.produce.runs import (
@@ -171,7 +172,7 @@ class State:
 
 def move_watermark(state: State, *, is_new: bool = False) -> None:
     with ThreadPoolExecutor(2) as pool:
-        marks = WatermarkStore(state.bucket, "", pool, CommittedSegments(state.bucket, ""))
+        marks = WatermarkStore(state.bucket, KeyLayout(), pool, CommittedSegments(state.bucket, ""))
         stored = marks.load(WHERE, ())
         assert (stored.value is None or stored.is_remade) == is_new
         before = stored.value

@@ -89,17 +89,18 @@ class Disk:
         log_dirs: Iterable[Path],
         is_wanted: Callable[[str], bool],
         links: Links,
-        monotonic: Callable[[], float] = time.monotonic,
-        made_id: Callable[[str], Uuid] | None = None,
-        failed: Iterable[Path] = (),
+        monotonic: Callable[[], float],
+        derived_id: Callable[[str], Uuid | None],
+        failed: Iterable[Path],
     ) -> None:
         """Watch the log directories, and reuse the hard ``links`` that an earlier process left.
 
-        ``made_id`` derives an id for a topic without a topic id. ``failed`` are further log directories, which failed
-        before the start. They are not read, and nobody knows their partitions.
+        ``derived_id`` returns the id of a topic without a topic id, or None if the store's layout needs topic ids.
+        ``failed`` are further log directories, which failed before the start. They are not read, and nobody knows their
+        partitions.
         """
         self._log_dirs = {path: _LogDir() for path in log_dirs}
-        self._is_wanted, self._made_id, self._links, self._monotonic = is_wanted, made_id, links, monotonic
+        self._is_wanted, self._links, self._monotonic, self.derived_id = is_wanted, links, monotonic, derived_id
         self._lock = ForkSafeLock()
         self._folders: dict[Path, _Folder] = {}
         self._partitions: dict[TopicIdPartition, Partition] = {}
@@ -349,11 +350,12 @@ class Disk:
         except FileNotFoundError:
             # Brokers before Kafka 2.8 write no topic id. For Pinterest's raw layout, which needs none, derive an id
             # from the topic's name.
-            if self._made_id is None:
+            derived = self.derived_id(topic)
+            if derived is None:
                 raise FileNotFoundError(
                     f"it has no {PARTITION_METADATA}: set the brokers' inter.broker.protocol.version to 2.8 or later"
                 ) from None
-            topic_id = self._made_id(topic)
+            topic_id = derived
         return TopicIdPartition(topic_id, topic, number)
 
     def _list(self, partition: Partition, folder: Path) -> bool:

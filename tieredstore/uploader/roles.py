@@ -73,12 +73,11 @@ class Roles:
                     self._let_others_lead(partition)
         return bool(entering)
 
-    def let_leave(self, counts: Counts, made_id: Callable[[str], Uuid] | None) -> None:
+    def let_leave(self, counts: Counts) -> None:
         """Forget partitions without a folder once their pinned segments (kept by open files or links) are uploaded, or
         once their topic is deleted.
 
-        Segments are dropped without upload only if the cluster no longer knows the topic. ``made_id`` derives an id for
-        a topic without an id.
+        Segments are dropped without upload only if the cluster no longer knows the topic.
         """
         leaving = [partition for partition in self._disk.partitions if partition.folder is None]
         for partition in leaving:
@@ -91,7 +90,7 @@ class Roles:
         ids = self._topic_ids({partition.where.topic for partition in leaving})
         dropped: dict[str, list[str]] = {}
         for partition in leaving:
-            if self._is_deleted(partition.where, ids, made_id):
+            if self._is_deleted(partition.where, ids):
                 if pinned := partition.abandon():
                     offsets = f"{pinned[0].base_offset} to {pinned[-1].next_offset - 1}"
                     dropped.setdefault(partition.where.topic, []).append(f"{partition.where.partition} ({offsets})")
@@ -132,14 +131,12 @@ class Roles:
             ids = {topic: here.get(topic) for topic in topics - unknown}
         return ids
 
-    def _is_deleted(
-        self, where: TopicIdPartition, ids: Mapping[str, Uuid | None], made_id: Callable[[str], Uuid] | None
-    ) -> bool:
+    def _is_deleted(self, where: TopicIdPartition, ids: Mapping[str, Uuid | None]) -> bool:
         """Return True if the topic was deleted, or re-created with another id."""
         topic_id = ids.get(where.topic)
         if where.topic in ids and topic_id is None:
             now_s = self._monotonic()
             return now_s - self._missed.setdefault(where, now_s) >= _DELETED_S
         self._missed.pop(where, None)
-        has_id = made_id is None or where.topic_id != made_id(where.topic)
+        has_id = where.topic_id != self._disk.derived_id(where.topic)
         return has_id and topic_id not in (None, _NO_ID, where.topic_id)

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from tieredstore.backends.base import ObjectStore
@@ -20,7 +19,6 @@ from tieredstore.errors import ConfigError
 from tieredstore.kafka.logdir import LogSegment
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, Uuid
 from tieredstore.ops.listing import QUARANTINE
-from tieredstore.places.raw_keys import raw_topic_id
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.uploader.tries import Tries, TryLimit, WatchedStore
@@ -59,22 +57,15 @@ class Target:
                     "choose another store"
                 )
             pool = ThreadPool(_READERS, "tieredstore-watermarks")
-            prefix, rules = settings.key_prefix, manager.manifest_rules
             opened.pop_all()
 
         def watch(what: str, size: int) -> contextlib.AbstractContextManager[object]:
             return tries.under_way(what, limit.time_for(settings, size))
 
         watched = WatchedStore(manager.store, watch)
-        committed = CommittedSegments(watched, prefix, rules=rules)
-        made_id = _id_maker(settings)
-        watermarks = WatermarkStore(watched, prefix, pool, committed, rules, made_id)
+        committed = CommittedSegments(watched, settings.key_prefix, rules=manager.manifest_rules)
+        watermarks = WatermarkStore(watched, manager.layout, pool, committed, manager.manifest_rules)
         return cls(settings, manager, watched, committed, watermarks, pool)
-
-    @property
-    def made_topic_id(self) -> Callable[[str], Uuid] | None:
-        """The function that derives a topic's id from its name; None unless the layout is raw."""
-        return _id_maker(self.settings)
 
     def reach(self, watermark: Watermark) -> None:
         """In the raw layout, move the watermark of Pinterest's uploader up to ``watermark``. Call this after reading
@@ -121,8 +112,3 @@ class Target:
         """End running work. Close the store unless the caller gave it."""
         self.manager.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _id_maker(settings: Settings) -> Callable[[str], Uuid] | None:
-    endpoint = settings.endpoint
-    return partial(raw_topic_id, endpoint.cluster or "") if endpoint.is_raw else None

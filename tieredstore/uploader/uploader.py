@@ -125,8 +125,8 @@ class Uploader(Closing):
             self._opened = opened.pop_all()
         self.leadership: LeadershipView = LeadershipView(leadership, monotonic)
         self.topics: TopicAdvice = TopicAdvice(uploader, broker)
-        made_id = self.target.made_topic_id
-        self.disk: Disk = Disk(log_dirs, TopicSelection(uploader).holds, self._links, monotonic, made_id, failed)
+        derived_id = self.target.manager.layout.derived_id
+        self.disk: Disk = Disk(log_dirs, TopicSelection(uploader).holds, self._links, monotonic, derived_id, failed)
         self.roles: Roles = Roles(self.disk, self.leadership, self.topics, broker, monotonic)
         limits = uploader.hold_max_files, uploader.hold_min_free_percent
         self._pins = Pins(*limits, self._links, self.disk.has_changed)
@@ -239,9 +239,9 @@ class Uploader(Closing):
             self._followed_partitions.release(self.target, self.disk.partitions)
         except TieredStoreError as error:
             _logger.debug("the progress of other uploaders is unknown now: %s", error)
-        self.roles.let_leave(self.counts, self.target.made_topic_id)
+        self.roles.let_leave(self.counts)
 
-    def expire(self, *, dry_run: bool = False) -> Iterator[Expired]:
+    def expire(self, *, dry_run: bool = False) -> Iterator[Outcome]:
         """Delete stored segments of led partitions beyond the limits of uploader.retention; yield each partition's
         result.
 
@@ -405,7 +405,7 @@ class Uploader(Closing):
                 self._ask_again()  # a failed step may have taken so long that the leaders are unknown
                 self.sweep()
         self.fill_holes()
-        self.roles.let_leave(self.counts, self.target.made_topic_id)
+        self.roles.let_leave(self.counts)
         for _ in self.expire():
             pass
         led = (partition for partition in self.disk.partitions if partition.role is Role.LED)

@@ -30,8 +30,9 @@ from tieredstore.errors import CorruptDataError, ObjectNotFoundError, Preconditi
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.kafka.checkpoints import LeaderEpochs, epoch_at, find_difference, have_same_leaders
 from tieredstore.limits import MAX_INT64
-from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
+from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from tieredstore.places.record import refuse_other_layout
+from tieredstore.remote.layout import KeyLayout
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -60,17 +61,14 @@ class WatermarkStore:
     def __init__(
         self,
         store: ObjectStore,
-        prefix: str,
+        layout: KeyLayout,
         pool: Executor,
         committed: CommittedSegments,
         rules: ManifestRules = DEFAULT_RULES,
-        made_id: Callable[[str], Uuid] | None = None,
     ) -> None:
-        """Create the view of one store. ``made_id`` derives topic ids in the raw layout, which stores topics by
-        name.
-        """
-        self._store, self._prefix, self._pool, self._rules = store, prefix, pool, rules
-        self._committed, self._made_id = committed, made_id
+        """Create the view of one store."""
+        self._store, self._pool, self._committed, self._rules = store, pool, committed, rules
+        self._prefix, self._derived_id = layout.prefix, layout.derived_id
         self._is_layout_known = False
         # A segment's manifest never changes, so cache its metadata. After a failure, a new attempt then reads only the
         # manifests that are not cached yet. Without the cache, an attempt might need hundreds of successful reads in a
@@ -99,7 +97,7 @@ class WatermarkStore:
             # because of the old etag.
             etag = self._store.head(key).etag
             raw = self._store.get_small(key, MAX_BYTES)
-            return StoredWatermark(Watermark.parse(raw, where, self._made_id_of(where)), etag)
+            return StoredWatermark(Watermark.parse(raw, where, self._derived_id(where.topic)), etag)
         except ObjectNotFoundError:
             etag = None
         except CorruptDataError as error:
@@ -115,7 +113,7 @@ class WatermarkStore:
         """Read the partition's watermark object with one request; return None if there is no object. Raise
         CorruptDataError if the object is damaged.
         """
-        return read_watermark(self._store, self._prefix, where, self._made_id_of(where))
+        return read_watermark(self._store, self._prefix, where, self._derived_id(where.topic))
 
     def first(self, where: TopicIdPartition) -> RemoteLogSegmentMetadata | None:
         """Return the first complete stored segment of a partition. The call takes one listing and reads one
@@ -128,9 +126,6 @@ class WatermarkStore:
         """Return the offset of the first complete stored segment, or 0 if there is none."""
         first = self.first(where)
         return 0 if first is None else first.start_offset
-
-    def _made_id_of(self, where: TopicIdPartition) -> Uuid | None:
-        return None if self._made_id is None else self._made_id(where.topic)
 
     def advance(self, watermark: Watermark, history: LeaderEpochs, until: int = MAX_INT64) -> Watermark:
         """Advance the upload watermark over adjoining stored segments, as far as ``until``.
