@@ -155,7 +155,9 @@ def test_nothing_goes_while_nobody_knows_who_leads(disk: BrokerDisk, store: Memo
         shipping.ask_topics()
         assert list(shipping.expire()) == []
         shipping.ask_leadership()
-        assert [entry.segments for entry in shipping.expire()] == [3]
+        assert [(entry.status, entry.reason) for entry in shipping.expire()] == [
+            ("done", "segments past uploader.retention: 3")
+        ]
         assert (shipping.counts.expired_segments, shipping.counts.expired_bytes > 0) == (3, True)
 
 

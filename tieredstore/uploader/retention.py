@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from tieredstore.api import outcomes
 from tieredstore.backends.base import admin_of
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.format.keys import Suffix
@@ -26,18 +27,6 @@ from tieredstore.uploader.target import Target
 _logger: Final = logging.getLogger(__name__)
 
 _READERS: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Expired:
-    """The number of a partition's segments that retention deleted (in a dry run: would delete), and the size of their
-    objects.
-    """
-
-    where: TopicIdPartition
-    segments: int
-    size: int
-    left_alone: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +57,9 @@ class RemoteRetention:
         """True if there is any limit."""
         return max(self.retention_ms, self.retention_bytes, *self.topics_ms.values()) >= 0
 
-    def apply(self, target: Target, partitions: Iterable[TopicIdPartition], counts: Counts) -> Iterator[Expired]:
+    def apply(
+        self, target: Target, partitions: Iterable[TopicIdPartition], counts: Counts
+    ) -> Iterator[outcomes.Outcome]:
         """Delete expired segments; yield a result for each partition with segments past the limits. A dry run only
         reports these segments.
 
@@ -86,16 +77,20 @@ class RemoteRetention:
             if not gone and not others:
                 continue
             size = sum(step.item.objects.stored_size for step in gone)
-            left = f"{others[0].outcome}: {others[0].reason}" if others else None
+            stops = (f"; stopped at a segment that was not deleted: {step.outcome}: {step.reason}" for step in others)
+            left = next(stops, "")
             _logger.info(
                 "%s: %d segments (%s) %s by uploader.retention%s", where, len(gone), human_bytes(size),
-                "would be deleted" if self.dry_run else "were deleted",
-                f"; stopped at a segment that was not deleted: {left}" if left else "",
+                "would be deleted" if self.dry_run else "were deleted", left,
             )  # fmt: skip
             if not self.dry_run:
                 counts.expired_segments += len(gone)
                 counts.expired_bytes += size
-            yield Expired(where, len(gone), size, left)
+            status: outcomes.Status = "kept" if not gone else "planned" if self.dry_run else "done"
+            yield outcomes.Outcome(
+                action="remove", status=status, code="expired", stored_size=size,
+                reason=f"segments past uploader.retention: {len(gone)}{left}",
+            ).of(where)  # fmt: skip
 
     def _read_clocks(self, target: Target) -> int:
         """Return the earlier of two times: this machine's and the store's. So no young segment is deleted if one of the

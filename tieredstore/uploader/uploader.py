@@ -34,7 +34,7 @@ from tieredstore.uploader.links import Links, lock_folder
 from tieredstore.uploader.metrics import Counts, lag_by_partition, lag_by_topic, levels_of
 from tieredstore.uploader.partition import Partition, Role
 from tieredstore.uploader.pins import INCOMPLETE_S, FollowedPartitions, Held, Pins
-from tieredstore.uploader.retention import Expired, RemoteRetention
+from tieredstore.uploader.retention import RemoteRetention
 from tieredstore.uploader.roles import Roles
 from tieredstore.uploader.schedule import Schedule
 from tieredstore.uploader.settings import UploaderSettings, uploader_settings_from
@@ -366,8 +366,7 @@ class Uploader(Closing):
         for partition in self.disk.partitions:
             if partition.role is Role.LED:
                 yield from self._plan_partition(partition)
-        for expired in self.expire(dry_run=True):
-            yield _describe_expired(expired)
+        yield from self.expire(dry_run=True)
         for topic, reason in self.topics.refused.items():
             yield Outcome(action="upload", status="kept", code="refused", topic=topic, reason=reason)
 
@@ -550,15 +549,6 @@ def _left(partition: Partition) -> Outcome:
         reason=str(error or partition.turn.waits_for or "its high watermark is not known yet"),
         error=error,
     ).of(partition.where)  # fmt: skip
-
-
-def _describe_expired(expired: Expired) -> Outcome:
-    """Describe what retention would delete of a partition."""
-    stays = f"; stopped at a segment that was not deleted: {expired.left_alone}" if expired.left_alone else ""
-    return Outcome(
-        action="remove", status="planned" if expired.segments else "kept", code="expired", stored_size=expired.size,
-        reason=f"segments past uploader.retention: {expired.segments}{stays}",
-    ).of(expired.where)  # fmt: skip
 
 
 def _health(own: UploaderSettings) -> Health:
