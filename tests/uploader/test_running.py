@@ -378,6 +378,7 @@ def test_options_that_exclude_each_other_are_refused(
         ({"leadership": "pathlib.Path"}, "not a subclass of Leadership"),
         ({"log_dirs": "absent"}, "does not exist or is not a directory"),
         ({"topics_include": "("}, "not a regular expression"),
+        ({"topics_exclude": "[a-z&&[^q]].*"}, "nests character classes"),
         ({"concurrent_uploads": "0"}, "uploader.concurrent.uploads is '0'"),
     ],
 )

@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, SecretStr
 
+from tieredstore.config.endpoint import PATTERNS
 from tieredstore.config.fields import SettingsGroup
 from tieredstore.config.names import check_names
 from tieredstore.config.pinterest import translate
@@ -21,13 +22,6 @@ from tieredstore.config.values import BOOLEAN, NAME, PATH, choice, host_and_port
 from tieredstore.model import GivenProperties, can_be_topic
 
 _UPLOADER: Final = "uploader."
-
-
-def _pattern(text: str) -> None:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"{text!r:.80} is not a regular expression: {error}") from None
 
 
 def parse_topic_ms(text: str) -> tuple[str, int]:
@@ -71,12 +65,12 @@ class UploaderSettings(SettingsGroup):
         alias="uploader.zookeeper.connect",
         description="ZooKeeper's servers, `host:port,…/chroot`. If unset, they come from the broker's settings file.",
     )
-    include: Annotated[tuple[str, ...], words("regular expressions, separated by commas", _pattern)] = Field(
+    include: Annotated[tuple[str, ...], PATTERNS] = Field(
         default=(".*",),
         alias="uploader.topics.include",
         description="Topics to upload. A pattern must match a topic's whole name.",
     )
-    exclude: Annotated[tuple[str, ...], words("regular expressions, separated by commas", _pattern)] = Field(
+    exclude: Annotated[tuple[str, ...], PATTERNS] = Field(
         default=(),
         alias="uploader.topics.exclude",
         description="Topics not to upload, even if `uploader.topics.include` matches them.",
@@ -200,7 +194,7 @@ class UploaderSettings(SettingsGroup):
         alias="uploader.listen",
         description="Address at which the uploader serves `/metrics`, `/healthz`, `/lag` and `/readyz`.",
     )
-    metrics_topics: Annotated[tuple[str, ...], words("regular expressions, separated by commas", _pattern)] = Field(
+    metrics_topics: Annotated[tuple[str, ...], PATTERNS] = Field(
         default=(),
         alias="uploader.metrics.topics",
         description=(
