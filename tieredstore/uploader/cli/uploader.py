@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
+from tieredstore.api.outcomes import Outcome, run
 from tieredstore.cli.app.options import DryRun, JsonLogs, Once, Output, SettingsFile
-from tieredstore.cli.app.outcomes import OUTCOME
+from tieredstore.cli.app.outcomes import OUTCOME, totals_of
 from tieredstore.cli.terminal.log_lines import log_lines
 from tieredstore.cli.terminal.output import JsonValue, complain, counted, print_json_line, print_lines, print_table
 from tieredstore.cli.terminal.rows import Row, column, field
@@ -19,7 +20,6 @@ from tieredstore.errors import ConfigError, DataLossError, StoreUnavailableError
 from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
-    from tieredstore.api.outcomes import Outcome
     from tieredstore.uploader import Uploader
 
 _PLANNED: Final[Row[list[Outcome]]] = Row(
@@ -109,12 +109,9 @@ def _tell_of_run(shipping: Uploader, left: Sequence[Outcome], output: Output) ->
 
 
 def _print_json(outcomes: Sequence[Outcome], sums: dict[str, JsonValue]) -> None:
-    for one in outcomes:
-        print_json_line(OUTCOME.json(one))
-    statuses = Counter(one.status for one in outcomes)
+    totals, _ = totals_of(lambda: run(outcomes, lambda one: print_json_line(OUTCOME.json(one))))
     codes: dict[str, JsonValue] = dict(sorted(Counter(one.code for one in outcomes).items()))
     by_status: dict[str, JsonValue] = {
-        "planned": statuses["planned"], "done": 0, "kept": statuses["kept"], "failed": statuses["failed"],
+        "planned": totals.planned, "done": totals.done, "kept": totals.kept, "failed": totals.failed,
     }  # fmt: skip
-    stored = sum(one.stored_size or 0 for one in outcomes if one.status == "planned")
-    print_json_line({"summary": {**by_status, "stored_size": stored, "codes": codes, **sums}})
+    print_json_line({"summary": {**by_status, "stored_size": totals.stored_size, "codes": codes, **sums}})
