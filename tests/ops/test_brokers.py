@@ -19,7 +19,7 @@ from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.ops.brokers import BrokersView
 from tieredstore.ops.garbage.collection import Garbage, GarbageCollection
 from tieredstore.ops.garbage.holds import LegalHold, place_hold
-from tieredstore.ops.garbage.removal import Before, Removal
+from tieredstore.ops.garbage.removal import Removal
 from tieredstore.ops.listing import ListedSegment
 from tieredstore.ops.steps import Outcome, Step
 
@@ -65,10 +65,12 @@ def topic() -> Topic:
     return Topic(records())
 
 
-def remove(store: AgingStore, topic: Topic, before: Before, *, force: bool = False) -> list[Step[ListedSegment]]:
+def remove(
+    store: AgingStore, topic: Topic, stop: int | None = None, *, force: bool = False
+) -> list[Step[ListedSegment]]:
     with topic.view() as brokers:
         listed = list_segments(store, "", Scope("events"))
-        return list(Removal(store, "", brokers=brokers, force=force, dry_run=False, parallel=2).run(listed, before))
+        return list(Removal(store, "", brokers=brokers, force=force, dry_run=False, parallel=2).run(listed, stop))
 
 
 def outcomes(steps: Iterable[Step[ListedSegment]]) -> list[str]:
@@ -77,7 +79,7 @@ def outcomes(steps: Iterable[Step[ListedSegment]]) -> list[str]:
 
 def test_rm_leaves_what_the_brokers_list(topic: Topic) -> None:
     store = aged()
-    steps = remove(store, topic, Before())
+    steps = remove(store, topic)
     assert outcomes(steps) == ["listed", "deleted", "listed", "listed", "deleted"]
     assert "the brokers list the segment" in str(steps[0].reason)
     assert [objects.start_offset for objects in list_segments(store)] == [0, 20, 30]
@@ -85,13 +87,13 @@ def test_rm_leaves_what_the_brokers_list(topic: Topic) -> None:
 
 def test_rm_of_the_oldest_ends_at_what_is_listed(topic: Topic) -> None:
     store = aged()
-    assert outcomes(remove(store, topic, Before(offset=40))) == ["listed"]
+    assert outcomes(remove(store, topic, 40)) == ["listed"]
     assert len(list(list_segments(store))) == len(MADE)
 
 
 def test_rm_takes_by_force_what_is_listed(topic: Topic) -> None:
     store = aged()
-    steps = remove(store, topic, Before(), force=True)
+    steps = remove(store, topic, force=True)
     assert outcomes(steps) == ["deleted"] * len(MADE)
     assert [step.reason is not None for step in steps] == [True, False, True, True, False]
     assert list(list_segments(store)) == []
@@ -100,7 +102,7 @@ def test_rm_takes_by_force_what_is_listed(topic: Topic) -> None:
 def test_of_a_deleted_topic_nothing_is_listed(topic: Topic) -> None:
     mark = PartitionDelete(MADE[0].where, 1, 5, PartitionDeleteState.DELETE_PARTITION_MARKED)
     topic.values.append(delete_record(mark))
-    assert outcomes(remove(aged(), topic, Before())) == ["deleted"] * len(MADE)
+    assert outcomes(remove(aged(), topic)) == ["deleted"] * len(MADE)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +155,7 @@ def test_segments_copied_during_the_listing_stay(
     else:
         with topic.view() as brokers:
             listed = list_slowly(store, "", Scope())
-            list(Removal(store, "", brokers=brokers, dry_run=False, parallel=1).run(listed, Before()))
+            list(Removal(store, "", brokers=brokers, dry_run=False, parallel=1).run(listed, None))
     assert list(list_segments(store))[-1].segment_id == new.metadata.remote_log_segment_id
 
 
@@ -161,25 +163,25 @@ def test_segments_copied_during_the_listing_stay(
 def test_segments_that_no_record_names_are_deleted_once_they_are_old(hours: int) -> None:
     """The topic that was read may be behind, or be another cluster's. So a young segment without a record stays."""
     store, silent = aged(hours), Topic([])
-    assert set(outcomes(remove(store, silent, Before()))) == {"young" if hours < 24 else "deleted"}
+    assert set(outcomes(remove(store, silent))) == {"young" if hours < 24 else "deleted"}
     assert len(list(list_segments(store))) == (len(MADE) if hours < 24 else 0)
     young = aged(0)
-    assert outcomes(remove(young, silent, Before(offset=10))) == ["young"]
-    assert set(outcomes(remove(young, silent, Before(), force=True))) == {"deleted"}
+    assert outcomes(remove(young, silent, 10)) == ["young"]
+    assert set(outcomes(remove(young, silent, force=True))) == {"deleted"}
 
 
 def test_a_store_that_does_not_tell_its_time_is_refused(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     store = aged()
     monkeypatch.setattr(store, "now_ms", lambda: None)
     with pytest.raises(ConfigError, match="has no clock"):
-        remove(store, topic, Before())
+        remove(store, topic)
 
 
 def test_where_a_record_cannot_be_read_nothing_is_deleted(topic: Topic) -> None:
     topic.values.append(b"\1\x09\0")
     store = aged()
     with pytest.raises(CorruptDataError, match="offset 8 of __remote_log_metadata-0"):
-        remove(store, topic, Before())
+        remove(store, topic)
     assert len(list(list_segments(store))) == len(MADE)
     topic.values = [b"\1\x09\0"]
     with pytest.raises(CorruptDataError):

@@ -21,7 +21,7 @@ from tieredstore.catalog.listing import list_segments
 from tieredstore.errors import PreconditionFailedError, TieredStoreError
 from tieredstore.kafka.logdir import LogSegment, describe, discover
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.ops.garbage.removal import Before, Removal
+from tieredstore.ops.garbage.removal import Removal
 from tieredstore.places.opening import place_store
 from tieredstore.places.raw_metadata import NamedSegment, complete_entries, metadata_bytes, parse_metadata
 from tieredstore.remote import RemoteStorageManager
@@ -111,7 +111,7 @@ def store_segments(store: ObjectStore, disk: BrokerDisk, *numbers: int) -> None:
 
 def remove(store: ObjectStore, before: int) -> None:
     outer = place_store(store, raw_settings())
-    for step in Removal(outer, "p/", dry_run=False).run(list_segments(outer, "p/"), Before(offset=before)):
+    for step in Removal(outer, "p/", dry_run=False).run(list_segments(outer, "p/"), before):
         assert step.reason is None
 
 

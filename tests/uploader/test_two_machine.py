@@ -33,7 +33,7 @@ from tieredstore.catalog.watermark import Watermark
 from tieredstore.config import settings_from
 from tieredstore.errors import ObjectNotFoundError
 from tieredstore.kafka.logdir import discover_deleted
-from tieredstore.ops.garbage.removal import Before, Removal
+from tieredstore.ops.garbage.removal import Removal
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader.disk import Disk
@@ -245,7 +245,7 @@ class TwoUploaders(RuleBasedStateMachine):
         bases = sorted(self._stored())[: count + 1]
         if len(bases) > 1 and bases[-1] <= self.stored_to:
             listed = list_segments(self.store, "", Scope.of(PARTITION))
-            assert list(Removal(self.store, "", dry_run=False).run(listed, Before(offset=bases[-1])))
+            assert list(Removal(self.store, "", dry_run=False).run(listed, bases[-1]))
             self.expired_to = max(self.expired_to, bases[-1])
 
     # The uploaders' rules

@@ -22,7 +22,7 @@ from tieredstore.ops.addresses import SegmentAddress, find_objects
 from tieredstore.ops.brokers import open_brokers
 from tieredstore.ops.garbage.collection import GarbageCollection, trusted_time_ms
 from tieredstore.ops.garbage.lifecycle import add_abort_rule
-from tieredstore.ops.garbage.removal import Before, Removal, check_clock
+from tieredstore.ops.garbage.removal import Removal, check_clock
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
@@ -64,7 +64,6 @@ def plan_removal(
     as_of_ms = admin_of(opened.store).now_ms()
     if isinstance(stop, AtTime):
         check_clock(opened.store, as_of_ms)
-    before = Before(time_ms=stop.timestamp_ms) if isinstance(stop, AtTime) else Before(offset=stop)
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
         opened = bucket.opened()
@@ -91,7 +90,7 @@ def plan_removal(
                 starts = (objects.start_offset for objects in listed)
                 following = min((start for start in starts if start > only.start_offset), default=None)
                 listed = (objects for objects in listed if objects.segment_id == only.segment_id)
-            for step in removal.run(listed, before, following):
+            for step in removal.run(listed, stop, following):
                 outcome = of_removal(step, dry_run=dry_run)
                 yield outcome if only is None else replace(outcome, name=_names(step.item.objects))
 

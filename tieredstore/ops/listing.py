@@ -127,19 +127,19 @@ def within(
                 unknown.add(where)
             if isinstance(stop, int) and one.objects.start_offset >= stop:
                 break
-            reached = _reaches(one, start)
+            reached = reaches(one, start)
             # A segment of unknown times may have the first record of the window. All later segments are then in it too.
             may_begin = reached is None and isinstance(start, AtTime) and one.stored is not None
             is_begun = is_begun or reached is True or may_begin
             if is_begun or reached is None:
                 yield one
-            if isinstance(stop, AtTime) and _reaches(one, stop):
+            if isinstance(stop, AtTime) and reaches(one, stop):
                 break
     if isinstance(start, int) and check_start:
         check_offset(start, {} if unknown else ends)
 
 
-def _reaches(one: ListedSegment, place: int | AtTime | None) -> bool | None:
+def reaches(one: ListedSegment, place: int | AtTime | None) -> bool | None:
     """Return True if the segment ends at or after the place (an offset or a time). Return None if the end is
     unknown.
     """

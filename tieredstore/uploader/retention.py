@@ -15,8 +15,8 @@ from tieredstore.api import outcomes
 from tieredstore.backends.base import admin_of
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.format.keys import Suffix
-from tieredstore.model import TopicIdPartition, human_bytes
-from tieredstore.ops.garbage.removal import Before, Removal
+from tieredstore.model import AtTime, TopicIdPartition, human_bytes
+from tieredstore.ops.garbage.removal import Removal
 from tieredstore.ops.listing import ListedSegment
 from tieredstore.ops.steps import Outcome, Step
 from tieredstore.process.stopping import nothing_under_way
@@ -104,20 +104,20 @@ class RemoteRetention:
         with nothing_under_way():
             listed = list(list_segments(target.store, target.settings.key_prefix, Scope.of(where)))
         gone: set[SegmentObjects] = set()
-        for before in self._bounds(where.topic, listed, now_ms):
+        for stop in self._bounds(where.topic, listed, now_ms):
             left = [objects for objects in listed if objects not in gone]
             store, prefix, rules = target.store, target.settings.key_prefix, target.manager.manifest_rules
             removal = Removal(store, prefix, rules=rules, dry_run=self.dry_run, parallel=_READERS)
-            for step in removal.run(left, before):
+            for step in removal.run(left, stop):
                 if step.outcome is Outcome.DELETED:
                     gone.add(step.item.objects)
                 yield step
 
-    def _bounds(self, topic: str, listed: list[SegmentObjects], now_ms: int) -> Iterator[Before]:
+    def _bounds(self, topic: str, listed: list[SegmentObjects], now_ms: int) -> Iterator[int | AtTime]:
         if (retention_ms := self.topics_ms.get(topic, self.retention_ms)) >= 0:
-            yield Before(time_ms=now_ms - retention_ms)
+            yield AtTime(now_ms - retention_ms)
         if self.retention_bytes >= 0 and (offset := first_within(listed, self.retention_bytes)) is not None:
-            yield Before(offset=offset)
+            yield offset
 
 
 def first_within(listed: Iterable[SegmentObjects], size: int) -> int | None:

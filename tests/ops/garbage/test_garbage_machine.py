@@ -31,7 +31,7 @@ from tieredstore.ops.bucket import Bucket as StoreBucket
 from tieredstore.ops.copies.copying import BucketCopy, CopyStep
 from tieredstore.ops.garbage.collection import GarbageCollection, delete_objects, find_garbage, least_age_ms
 from tieredstore.ops.garbage.holds import Holds, LegalHold, place_hold
-from tieredstore.ops.garbage.removal import Before, Removal
+from tieredstore.ops.garbage.removal import Removal
 from tieredstore.ops.keys.rotation import Rotation
 from tieredstore.ops.steps import Outcome
 from tieredstore.remote.copy.writer import SegmentWriter, WriteOptions
@@ -172,7 +172,7 @@ class Bucket(RuleBasedStateMachine):
         if by_broker:
             self._start(lambda store: delete_objects(store, objects))
         else:
-            self._start(lambda store: list(Removal(store, PREFIX, dry_run=False, parallel=1).run([objects], Before())))
+            self._start(lambda store: list(Removal(store, PREFIX, dry_run=False, parallel=1).run([objects], None)))
         if manifest in self.origin_content:
             self.removals.append(self.actors[-1])
 

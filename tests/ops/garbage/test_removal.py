@@ -27,14 +27,14 @@ from tieredstore.errors import (
     StoreUnavailableError,
 )
 from tieredstore.format.keys import Suffix
+from tieredstore.model import AtTime
 from tieredstore.ops.garbage.collection import delete_objects
 from tieredstore.ops.garbage.holds import Holds, LegalHold, list_holds, place_hold, release_hold
-from tieredstore.ops.garbage.removal import Before, Removal
+from tieredstore.ops.garbage.removal import Removal
 from tieredstore.ops.listing import ListedSegment
 from tieredstore.ops.steps import Outcome, Step
 
 FIRST, SECOND = partition_of(), partition_of(partition=1)
-ALL = Before()
 
 
 @pytest.fixture
@@ -50,10 +50,10 @@ def filled(store: MemoryObjectStore) -> MemoryObjectStore:
 
 
 def run(
-    store: ObjectStore, before: Before = ALL, scope: Scope | None = None, *, dry_run: bool = False
+    store: ObjectStore, stop: int | AtTime | None = None, scope: Scope | None = None, *, dry_run: bool = False
 ) -> list[Step[ListedSegment]]:
     listed = list_segments(store, "", scope or Scope("events"))
-    return list(Removal(store, "", dry_run=dry_run, parallel=2).run(listed, before))
+    return list(Removal(store, "", dry_run=dry_run, parallel=2).run(listed, stop))
 
 
 def rows_of(steps: Iterable[Step[ListedSegment]]) -> list[tuple[int, int, str]]:
@@ -91,7 +91,7 @@ def test_a_topic_goes_and_a_dry_run_says_exactly_that(store: MemoryObjectStore) 
 )
 @pytest.mark.parametrize("by", ["offset", "time"])
 def test_whole_segments_before_a_place_go(store: MemoryObjectStore, before: int, starts: list[int], by: str) -> None:
-    place = Before(offset=before) if by == "offset" else Before(time_ms=before)
+    place = before if by == "offset" else AtTime(before)
     steps = run(store, place, Scope("events", TOPIC_ID, 0))
     assert rows_of(steps) == [(0, start, "deleted") for start in starts]
     assert left(store) == [(0, start) for start in (0, 10, 20, 30) if start not in starts] + [(1, 0), (1, 10)]
@@ -100,12 +100,12 @@ def test_whole_segments_before_a_place_go(store: MemoryObjectStore, before: int,
 @pytest.mark.parametrize("offset", [41, 1_795_428_000, 1_795_428_000_000, 2**63 - 1])
 def test_an_offset_beyond_the_end_deletes_nothing(store: MemoryObjectStore, offset: int) -> None:
     with pytest.raises(ConfigError, match="is written"):
-        run(store, Before(offset=offset), Scope("events", TOPIC_ID, 0))
+        run(store, offset, Scope("events", TOPIC_ID, 0))
     assert len(left(store)) == 6
     # If the end of the log is unknown, only the segments before it are removed.
     store.put(MadeSegment(FIRST, 30, 39).key(), b"{")
     if offset < 10**12:
-        steps = run(store, Before(offset=offset), Scope("events", TOPIC_ID, 0))
+        steps = run(store, offset, Scope("events", TOPIC_ID, 0))
         assert rows_of(steps) == [(0, 0, "deleted"), (0, 10, "deleted"), (0, 20, "deleted"), (0, 30, "unknown")]
 
 
@@ -117,7 +117,7 @@ def test_each_partition_ends_at_its_first_segment_that_stays(store: MemoryObject
     store.put(young.key(), young.manifest(max_timestamp_ms=99))
     MadeSegment(FIRST, 0, 9).put(store)
     MadeSegment(FIRST, 20, 29).put(store)
-    assert rows_of(run(store, Before(time_ms=40))) == [
+    assert rows_of(run(store, AtTime(40))) == [
         (0, 0, "deleted"),
         (1, 0, "deleted"),
         (1, 10, "deleted"),
@@ -128,7 +128,7 @@ def test_where_an_end_is_not_known_a_bounded_removal_stops_and_another_goes_on(s
     store.put(MadeSegment(FIRST, 10, 19).key(), b"{")
     blank = MadeSegment(SECOND, 0, 9)
     store.put(blank.key(), blank.manifest(max_timestamp_ms=-1))
-    steps = run(store, Before(time_ms=1000))
+    steps = run(store, AtTime(1000))
     assert rows_of(steps) == [(0, 0, "deleted"), (0, 10, "unknown"), (1, 0, "unknown")]
     assert "not JSON" in str(steps[1].reason)
     assert steps[2].reason == "the manifest lacks the greatest timestamp"
@@ -138,7 +138,7 @@ def test_where_an_end_is_not_known_a_bounded_removal_stops_and_another_goes_on(s
 
 def test_an_archived_manifest_stops_a_bounded_removal_and_no_other(store: MemoryObjectStore) -> None:
     archiving = ScriptedStore(store).on("get", MadeSegment(FIRST, 10, 19).key(), ObjectArchivedError("restore it"))
-    *_, kept = run(archiving, Before(offset=30), Scope("events", TOPIC_ID, 0))
+    *_, kept = run(archiving, 30, Scope("events", TOPIC_ID, 0))
     assert (kept.item.objects.start_offset, kept.outcome, kept.reason) == (10, Outcome.UNKNOWN, "restore it")
     assert left(store)[:3] == [(0, 10), (0, 20), (0, 30)]
     assert {step.outcome for step in run(archiving)} == {Outcome.DELETED}
@@ -169,13 +169,13 @@ def test_segments_under_a_hold_stay(store: MemoryObjectStore, hold: LegalHold, h
     assert {start for partition, start in left(store) if partition == 0} == held
 
 
-@pytest.mark.parametrize("before", [ALL, Before(offset=20)])
-def test_a_hold_protects_offsets_after_a_wrong_end_in_the_manifest(store: MemoryObjectStore, before: Before) -> None:
+@pytest.mark.parametrize("stop", [None, 20])
+def test_a_hold_protects_offsets_after_a_wrong_end_in_the_manifest(store: MemoryObjectStore, stop: int | None) -> None:
     """No checksum protects the end in a manifest."""
     segment = MadeSegment(FIRST, 10, 19)
     store.put(segment.key(), segment.manifest(end_offset=12))
     place_hold(store, "", LegalHold("h", "events", 0, 15, 16))
-    steps = run(store, before, Scope("events", TOPIC_ID, 0))
+    steps = run(store, stop, Scope("events", TOPIC_ID, 0))
     assert [start for _, start, outcome in rows_of(steps) if outcome == "held"] == [10]
 
 
@@ -195,7 +195,7 @@ def test_a_hold_protects_a_segment_that_is_listed_alone_up_to_the_next(
     store.put(segment.key(), segment.manifest(end_offset=12))
     place_hold(store, "", LegalHold("h", "events", 0, hold, hold))
     listed = (one for one in list_segments(store) if one.segment_id == segment.metadata.remote_log_segment_id)
-    assert rows_of(Removal(store, "", dry_run=True).run(listed, ALL, 20)) == [(0, 10, outcome)]
+    assert rows_of(Removal(store, "", dry_run=True).run(listed, None, 20)) == [(0, 10, outcome)]
 
 
 def test_a_hold_protects_each_of_two_copies_with_a_wrong_end(store: MemoryObjectStore) -> None:
@@ -212,7 +212,7 @@ def test_a_hold_protects_each_of_two_copies_with_a_wrong_end(store: MemoryObject
 def test_behind_what_is_held_nothing_goes_that_would_leave_a_hole(store: MemoryObjectStore, *, dry_run: bool) -> None:
     """Each partition loses its oldest segments up to the first that stays, as with Kafka's retention."""
     place_hold(store, "", LegalHold("case", "events", 0, 10, 19))
-    steps = run(store, before=Before(time_ms=1000), dry_run=dry_run)
+    steps = run(store, AtTime(1000), dry_run=dry_run)
     assert rows_of(steps) == [
         (0, 0, "deleted"), (0, 10, "held"), (1, 0, "deleted"), (1, 10, "deleted"),
     ]  # fmt: skip
@@ -309,7 +309,7 @@ def test_a_refused_removal_is_a_step_and_the_rest_is_removed(store: MemoryObject
 
 def test_behind_what_is_refused_nothing_goes_that_would_leave_a_hole(store: MemoryObjectStore) -> None:
     locked = ScriptedStore(store).on("delete", "*/0/*0010-*", AccessDeniedError("locked"))
-    steps = run(locked, Before(time_ms=30), Scope("events", TOPIC_ID, 0))
+    steps = run(locked, AtTime(30), Scope("events", TOPIC_ID, 0))
     assert rows_of(steps) == [(0, 0, "deleted"), (0, 10, "refused")]
     assert [start for partition, start in left(store) if partition == 0] == [10, 20, 30]
 
@@ -317,10 +317,10 @@ def test_behind_what_is_refused_nothing_goes_that_would_leave_a_hole(store: Memo
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_whichever_request_fails_a_bounded_removal_leaves_no_hole(moment: Moment) -> None:
     for _, store, faulty in OperationSweep(
-        lambda: filled(MemoryObjectStore()), lambda inner: run(inner, Before(time_ms=35))
+        lambda: filled(MemoryObjectStore()), lambda inner: run(inner, AtTime(35))
     ).fail(moment):
         with suppress(StoreUnavailableError):
-            run(faulty, Before(time_ms=35))
+            run(faulty, AtTime(35))
         for number, starts in ((0, [0, 10, 20, 30]), (1, [0, 10])):
             stay = [start for partition, start in left(store) if partition == number]
             assert stay == starts[len(starts) - len(stay) :]
@@ -366,7 +366,7 @@ def test_a_copy_that_commits_while_its_leftover_is_removed_leaves_no_half(store:
     )
     listed = [objects for objects in list_segments(committing, "", Scope("events")) if objects.start_offset == 40]
     assert [objects.missing for objects in listed] == [(Suffix.MANIFEST,)]
-    (step,) = Removal(committing, "", leftovers_too=True, dry_run=False).run(listed, ALL)
+    (step,) = Removal(committing, "", leftovers_too=True, dry_run=False).run(listed, None)
     assert step.outcome is Outcome.DELETED
     assert_no_half(store)
     assert segment.key() not in content(store)

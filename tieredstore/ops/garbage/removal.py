@@ -14,11 +14,11 @@ from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import StoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
-from tieredstore.model import TopicIdPartition, check_offset
+from tieredstore.model import AtTime, TopicIdPartition, check_offset
 from tieredstore.ops.brokers import BrokersView
 from tieredstore.ops.garbage.collection import delete_objects, least_age_ms, written_ms
 from tieredstore.ops.garbage.holds import Holds
-from tieredstore.ops.listing import ListedSegment, load_stream
+from tieredstore.ops.listing import ListedSegment, load_stream, reaches
 from tieredstore.ops.steps import Outcome, Step
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
@@ -28,30 +28,6 @@ _MAX_AGE_MS: Final = 43_200_000
 
 _MOST_AHEAD_MS: Final = 900_000
 """How far this machine's clock may be ahead of the store's. S3 refuses requests of a clock that is further ahead."""
-
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """Limits a removal to segments that end before ``offset``, or whose records are all older than ``time_ms``.
-
-    Like Kafka's retention, a removal takes each partition's oldest segments, up to the first one that stays. So it
-    leaves no gap.
-    """
-
-    offset: int | None = None
-    time_ms: int | None = None
-
-    @property
-    def is_everything(self) -> bool:
-        """True if there is no limit."""
-        return self.offset is None and self.time_ms is None
-
-    def has(self, segment: StoredSegment) -> bool | None:
-        """Return True if the segment is before the limit. Return None if the manifest lacks the needed field."""
-        end, newest_ms = segment.metadata.end_offset, segment.metadata.max_timestamp_ms
-        if (self.offset is not None and end < 0) or (self.time_ms is not None and newest_ms < 0):
-            return None
-        return (self.offset is None or end < self.offset) and (self.time_ms is None or newest_ms < self.time_ms)
 
 
 def check_clock(store: ObjectStore, store_ms: int | None) -> None:
@@ -92,21 +68,25 @@ class Removal:
     parallel: int = READERS
 
     def run(
-        self, listed: Iterable[SegmentObjects], before: Before, following: int | None = None
+        self, listed: Iterable[SegmentObjects], stop: int | AtTime | None, following: int | None = None
     ) -> Iterator[Step[ListedSegment]]:
-        """Yield a step for each segment within the limit ``before``. If the partition's listing goes on, ``following``
-        is the base offset of the segment after those listed.
+        """Yield a step for each segment. If the partition's listing goes on, ``following`` is the base offset of the
+        segment after those listed.
 
-        Memory holds no manifests, and holds the listing only if the limit is an offset. A deletion that the store
+        With ``stop``, take only segments that end before this offset, or whose records are all older than this time.
+        Like Kafka's retention, take each partition's oldest segments, up to the first one that stays. So no gap is
+        left.
+
+        Memory holds no manifests, and holds the listing only if ``stop`` is an offset. A deletion that the store
         refuses becomes a step. The store's other errors end the run.
 
-        Before any deletion, raise ConfigError if the limit is an offset beyond the end of all listed segments. Such an
+        Before any deletion, raise ConfigError if ``stop`` is an offset beyond the end of all listed segments. Such an
         offset would remove everything, and may be meant as a time. Raise ConfigError for ``brokers`` with a store that
         has no clock.
         """
-        if before.offset is not None:
+        if isinstance(stop, int):
             listed = list(listed)
-            self._check_reached(listed, before.offset)
+            self._check_reached(listed, stop)
         older_than_ms = 0
         if self.brokers is not None:
             now_ms = store_time_ms(self.store) if self.as_of_ms is None else self.as_of_ms
@@ -115,8 +95,8 @@ class Removal:
         if self.brokers is not None:
             segments = self.brokers.read_behind(segments)
         holds = Holds(self.store, self.prefix)
-        if not before.is_everything:
-            yield from self._remove_oldest(_with_following(segments, following), before, holds, older_than_ms)
+        if stop is not None:
+            yield from self._remove_oldest(_with_following(segments, following), stop, holds, older_than_ms)
             return
         planned = (
             (
@@ -133,7 +113,7 @@ class Removal:
     def _remove_oldest(
         self,
         listed: Iterable[tuple[ListedSegment, int | None]],
-        before: Before,
+        stop: int | AtTime,
         holds: Holds,
         older_than_ms: int,
     ) -> Iterator[Step[ListedSegment]]:
@@ -147,11 +127,11 @@ class Removal:
             elif not isinstance(segment.loaded, StoredSegment):
                 ended = segment.partition
                 yield Step(segment, Outcome.UNKNOWN, str(segment.loaded))
-            elif (lies_before := before.has(segment.loaded)) is None:
+            elif (is_reaching := reaches(segment, stop)) is None:
                 ended = segment.partition
-                lacking = "end offset" if before.time_ms is None else "greatest timestamp"
+                lacking = "end offset" if isinstance(stop, int) else "greatest timestamp"
                 yield Step(segment, Outcome.UNKNOWN, f"the manifest lacks the {lacking}")
-            elif lies_before:
+            elif not is_reaching:
                 step = self._remove(holds, self._judge(segment, older_than_ms), following)
                 # Keep the rest of the partition, because deleting segments after one that stays would leave a gap.
                 if step.outcome is not Outcome.DELETED:
