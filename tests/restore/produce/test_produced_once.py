@@ -174,7 +174,7 @@ def test_a_commit_without_an_answer_is_counted(restore: Restore, monkeypatch: py
             raise BrokerUnavailableError("the answer was lost")
 
     monkeypatch.setattr(Transactions, "commit", commit_unheard)
-    restore.run(on_progress=lambda records, _: counted.append(records), most_records=1)
+    restore.run(on_progress=counted.append, most_records=1)
     assert left < 0
     assert sum(counted) == sum(map(len, restore.source.committed.values()))
     restore.check()

@@ -162,12 +162,12 @@ def _list_losses(losses: Sequence[tuple[TopicPartition, OffsetSpan]]) -> list[Js
     ]
 
 
-def _telling(teller: Teller) -> Callable[[int, int], None]:
+def _telling(teller: Teller) -> Callable[[int], None]:
     """Return a callback that counts records, and shows their number every ten seconds."""
     told_at, total = monotonic(), 0
     teller.more["records"] = 0
 
-    def tell(records: int, _size: int) -> None:
+    def tell(records: int) -> None:
         nonlocal told_at, total
         total += records
         teller.more["records"] = total

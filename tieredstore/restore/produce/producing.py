@@ -125,7 +125,7 @@ class ProduceRun:
         self._source = source
         self._properties = properties
         self._options = source.options
-        self._on_progress: OnProgress = on_progress or (lambda _records, _size: None)
+        self._on_progress: OnProgress = on_progress or (lambda _: None)
         self._on_step: OnStep = on_step or (lambda _: None)
         self._give_up_s = give_up_s
         self._most_records, self._most_s = most_records, most_s
@@ -193,7 +193,7 @@ class ProduceRun:
                 transactions.begin()
                 self._commit(transactions, position)
             # After an error, the position shows whether the last transaction was committed.
-            self._note_progress(position, 0)
+            self._note_progress(position)
             if position.is_finished:
                 return position
             self._partitionings = {
@@ -289,14 +289,13 @@ class ProduceRun:
         self._commit(transactions, new)
         # Add 1, because the end marker of the transaction takes an offset too.
         self._next |= {where: end + 1 for where, end in ends.items()}
-        self._note_progress(new, done.size)
+        self._note_progress(new)
         return new
 
-    def _note_progress(self, position: RunPosition, size: int) -> None:
-        """Report the records since the last known position. Their keys and values have ``size`` bytes, 0 if
-        unknown."""
+    def _note_progress(self, position: RunPosition) -> None:
+        """Report the records since the last known position."""
         if self._records is not None and position.records > self._records:
-            self._on_progress(position.records - self._records, size)
+            self._on_progress(position.records - self._records)
         self._records = position.records
 
     def _commit(self, transactions: Transactions, position: RunPosition) -> None:

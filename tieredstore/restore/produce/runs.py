@@ -29,8 +29,8 @@ Partitioner: TypeAlias = Literal["keep", "java", "librdkafka"]
 """The choice of a record's target partition. With ``keep``, the partition number stays the same. Otherwise, a hash of
 the key decides, as in Java's clients or librdkafka."""
 
-OnProgress: TypeAlias = Callable[[int, int], object]
-"""A callback after each commit, which gets the number of committed records and the bytes of their keys and values."""
+OnProgress: TypeAlias = Callable[[int], object]
+"""A callback after each commit, which gets the number of committed records."""
 
 CONTROL_TOPIC: Final = "__tieredstore_restores"
 """The compacted topic of the target cluster with the positions of all runs. It has one partition."""
