@@ -36,12 +36,11 @@ from tieredstore.ops.copies.copying import (
     SEGMENTS_AT_ONCE,
     CopyStep,
     Pair,
-    VerbatimSegment,
     parts_of,
     require_target,
     step_for_each,
 )
-from tieredstore.ops.copies.recoding import CopyWay, Recoding
+from tieredstore.ops.copies.recoding import Recoding
 from tieredstore.ops.steps import Outcome
 from tieredstore.ops.verification.findings import Finding, FindingKind, Severity
 from tieredstore.ops.verification.subject import Level, Subject
@@ -134,13 +133,14 @@ def _open(bucket: Bucket) -> Generator[_Side]:
 class _GoodCopy:
     """A verified segment of the source: its manifest's text, and the SHA-256 of its log and indexes."""
 
-    segment: VerbatimSegment
+    stored: StoredSegment
+    raw: bytes
     sha256: Mapping[Suffix, str]
 
     @property
     def wrapped(self) -> WrappedDataKey | None:
         """The wrapped data key; None if the segment is not encrypted."""
-        return self.segment.stored.manifest.encryption
+        return self.stored.manifest.encryption
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class _Repairing:
         return dataclasses.replace(
             step,
             outcome=Outcome.REPAIRED,
-            last_offset=good.segment.stored.last_offset,
+            last_offset=good.stored.last_offset,
             sent=sum(change.size for change in changes),
             reason=", ".join(f".{change.suffix.value}" for change in changes),
         )
@@ -208,13 +208,13 @@ class _Repairing:
             raise SegmentCorruptError(f"{path}: the source's copy is not sound, so nothing was replaced: {reason}")
         try:
             raw = read_manifest_text(self.source.bucket.store, self.source.key(copy, Suffix.MANIFEST), path)
-            segment = VerbatimSegment(StoredSegment(copy, checked.stored.manifest), raw, CopyWay.VERBATIM)
-            if SegmentManifest.from_bytes(raw, None, self.source.bucket.manifest_rules) != checked.stored.manifest:
+            stored = StoredSegment(copy, checked.stored.manifest)
+            if SegmentManifest.from_bytes(raw, None, self.source.bucket.manifest_rules) != stored.manifest:
                 raise PreconditionFailedError(f"the source's manifest of {path} changed while it was verified")
-            sums = {suffix: self.source.digest(copy, suffix, segment.stored.sizes[suffix]) for suffix in _DATA}
+            sums = {suffix: self.source.digest(copy, suffix, stored.sizes[suffix]) for suffix in _DATA}
         except (ObjectNotFoundError, RangeNotSatisfiableError) as error:
             raise SegmentCorruptError(f"{path} was deleted from the source: nothing was replaced") from error
-        return _GoodCopy(segment, sums)
+        return _GoodCopy(stored, raw, sums)
 
     def _changes(self, objects: SegmentObjects, good: _GoodCopy) -> list[_Change]:
         """Compare the target's objects with the good copy. Return the objects to write, the manifest last."""
@@ -223,7 +223,7 @@ class _Repairing:
         changes: list[_Change] = []
         store = self.target.bucket.store
         for suffix in _DATA:
-            size = good.segment.stored.sizes[suffix]
+            size = good.stored.sizes[suffix]
             try:
                 info = store.head(self.target.key(objects, suffix))
                 is_good = info.size == size and self.target.digest(objects, suffix, size) == good.sha256[suffix]
@@ -241,7 +241,7 @@ class _Repairing:
         except ObjectNotFoundError as error:
             raise SegmentNotFoundError(f"{objects.main_path} was deleted from the target") from error
         if raw is None or not self._is_good_manifest(raw, good):
-            changes.append(_Change(Suffix.MANIFEST, etag, len(good.segment.raw)))
+            changes.append(_Change(Suffix.MANIFEST, etag, len(good.raw)))
         return changes
 
     def _is_good_manifest(self, raw: bytes, good: _GoodCopy) -> bool:
@@ -250,9 +250,9 @@ class _Repairing:
         Raise UnknownKeyError or WrongKeyError if the target's key ring does not open the data key. In this case, either
         the manifest or the key ring may be wrong.
         """
-        if raw == good.segment.raw:
+        if raw == good.raw:
             return True
-        if good.wrapped is None or not same_but_for_data_key(raw, good.segment.raw):
+        if good.wrapped is None or not same_but_for_data_key(raw, good.raw):
             return False
         ours = SegmentManifest.from_bytes(raw, None, self.target.bucket.manifest_rules).encryption
         if ours is None or self.target.ring is None or self.source.ring is None:
@@ -280,7 +280,7 @@ class _Repairing:
         """Yield the good copy's bytes. Raise SegmentCorruptError at the end if these bytes differ from the verified
         bytes. This error aborts the write, so the store keeps the old object.
         """
-        objects, digest = good.segment.stored.objects, Digest()
+        objects, digest = good.stored.objects, Digest()
         try:
             for part in parts_of(self.source.bucket.store, self.source.key(objects, change.suffix), change.size):
                 digest.take(part)
@@ -294,7 +294,7 @@ class _Repairing:
             )
 
     def _manifest(self, good: _GoodCopy) -> bytes:
-        raw, wrapped, recoding = good.segment.raw, good.wrapped, self._recoding()
+        raw, wrapped, recoding = good.raw, good.wrapped, self._recoding()
         if wrapped is None or recoding.opens(wrapped):
             return raw
         return with_data_key(raw, *recoding.rewrap(wrapped), self.source.bucket.manifest_rules)
