@@ -114,13 +114,13 @@ class PartitionRestore:
     """Restore of one partition: a copy of ``spans`` (offset ranges within segments) in ``folder``, which the broker
     created with the topic.
 
-    ``sizes`` has the size of each span's log in bytes. ``markers`` ends the transactions that are open at the end of
-    the spans.
+    ``sizes`` has the size of each span's log in bytes, by the span's start. ``markers`` ends the transactions that are
+    open at the end of the spans.
     """
 
     partition: TopicIdPartition
     spans: tuple[Span, ...]
-    sizes: tuple[int, ...]
+    sizes: Mapping[int, int]
     folder: Path
     markers: AbortMarkers
 
@@ -143,8 +143,8 @@ class PartitionRestore:
     def logs(self) -> dict[int, int]:
         """The sizes of the restored log files by base offset, including the abort markers' file. Empty files are left
         out."""
-        sizes = dict(zip((span.start for span in self.spans), self.sizes, strict=True))
-        return {start: size for start, size in (*sizes.items(), (self.markers.start, len(self.markers.log))) if size}
+        sizes = {**self.sizes, self.markers.start: len(self.markers.log)}
+        return {start: size for start, size in sizes.items() if size}
 
     def is_complete(self) -> bool:
         """Return True if the folder already has the whole log. Raise ConfigError if it has another log, and
@@ -154,8 +154,7 @@ class PartitionRestore:
             held = human_bytes(sum(found.values()))
             raise ConfigError(f"{self.folder} has another log already ({held}): restore into a new topic")
         # A log of size 0, without batches, has no file (see ``_close``).
-        written = (span for span, size in zip(self.spans, self.sizes, strict=True) if size)
-        for span in written if found else ():
+        for span in (span for span in self.spans if span.start in found):
             path = self.folder / f"{span.start:020d}.log"
             try:
                 for _ in read_copy(span, path):

@@ -75,7 +75,7 @@ def plan_spans(
         if open_transactions == "fail":
             raise ConfigError(
                 f"{lineage.partition}: transactions are open at the end ({spans[-1].stop}), the first since offset "
-                f"{first}. No coordinator would ever end them: cut them off (--open-transactions cut)"
+                f"{first}. No coordinator would ever end them: cut them off or abort them (--open-transactions)"
             )
         spans = _until(source, spans, first)
     return spans

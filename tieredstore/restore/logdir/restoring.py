@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from bisect import bisect_left
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -268,7 +267,7 @@ def _plan_topic(
             open_transactions=options.open_transactions,
         )  # fmt: skip
         yield from _report_omitted(lineage.partition, log, spans)
-        sizes = tuple(log_size(source, span) for span in spans)
+        sizes = {span.start: log_size(source, span) for span in spans}
         is_aborting = options.open_transactions == "abort"
         opened = find_open_at_end(source, spans) if is_aborting else ()
         markers = AbortMarkers(spans[-1].stop if spans else log.stop, opened)
@@ -323,7 +322,7 @@ def _check_space(plans: Sequence[PartitionRestore]) -> None:
 def _outcome(plan: PartitionRestore, part: Part, code: str, status: Status) -> Outcome:
     outcome = Outcome(action="restore", status=status, code=code).of(plan.partition)
     if isinstance(part, Span):
-        size = plan.sizes[bisect_left(plan.spans, part.start, key=lambda span: span.start)]
+        size = plan.sizes[part.start]
         return replace(outcome, base_offset=part.start, last_offset=part.stop - 1, size=size, stored_size=size)
     offset = plan.markers.start + plan.markers.opened.index(part)
     aborted = (
