@@ -317,7 +317,7 @@ def examine(
     """Check whether the target's topics can take the records that a run of ``restore produce`` would restore. With
     ``scan``, read the records that the run has not restored yet, and check whether the run could begin or continue.
 
-    A missing topic is no obstacle if ``new`` returns the settings for creating it.
+    A missing topic is no obstacle if there is ``new``, which returns the settings for creating it.
 
     Raise the brokers' errors and, with ``scan``, DataLossError for missing offsets.
     """

@@ -79,9 +79,8 @@ class NewTopic:
             raise ConfigError(f"{path} cannot be used as a topic's settings: {fault_in(error)}") from None
 
 
-NewTopics: TypeAlias = Callable[[str, str], NewTopic | None]
-"""A function that takes a topic's name and its id in the bucket. It returns the topic to create, or None if its
-settings are unknown."""
+NewTopics: TypeAlias = Callable[[str, str], NewTopic]
+"""A function that takes a topic's name and its id in the bucket, and returns the topic to create."""
 
 _NEW_TOPIC: Final = TypeAdapter(NewTopic)
 
