@@ -17,6 +17,7 @@ from tieredstore.format.keys import main_path
 from tieredstore.kafka.batches import CompressionType
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.model import Uuid
+from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.verification.findings import Finding, FindingKind
 from tieredstore.ops.verification.indexes import CheckedIndexes
 from tieredstore.ops.verification.log_data import BatchChecks, check_data
@@ -89,7 +90,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> StoredSegment:
 
 
 def findings_of(stored: StoredSegment, size: int) -> list[Finding]:
-    subject = Subject(stored.objects, Level.DATA, "", str)
+    subject = Subject(stored.objects, Level.DATA, Bucket(memory_settings(4096), MemoryObjectStore()))
     indexes = CheckedIndexes(aborted=(AbortedTransaction(7, 9, 11, 12),))
     return check_data(cast("RemoteStorageManager", Logs(size)), subject, stored, indexes).findings
 

@@ -8,24 +8,28 @@ from hypothesis import given, settings
 
 from tests.support.examples import examples
 from tests.support.records.partition_history import PARTITION, Copy, make_segment, partition_copies
+from tests.support.records.small_segments import memory_settings
 from tieredstore.backends.base import ObjectInfo
+from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.lineage import ruling_segment, trace_lineage
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.format.keys import Suffix, main_path
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
+from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.verification.findings import Finding, FindingKind
 from tieredstore.ops.verification.neighbours import Neighbours
 from tieredstore.ops.verification.subject import ClaimedOffsets, Level, Subject
 
 K = FindingKind
 LOST = (K.GAP, K.LEFT_BEHIND)
+BUCKET = Bucket(memory_settings(1024), MemoryObjectStore())
 
 
 def subject_of(segment: RemoteLogSegmentMetadata, suffix: Suffix = Suffix.MANIFEST) -> Subject:
     path = main_path(segment.remote_log_segment_id, segment.start_offset)
     info = ObjectInfo(f"{path}.{suffix.value}", 1)
     objects = SegmentObjects(segment.remote_log_segment_id, segment.start_offset, ((suffix, info),), path)
-    return Subject(objects, Level.LISTING, "", str)
+    return Subject(objects, Level.LISTING, BUCKET)
 
 
 def findings_of(segments: Iterable[RemoteLogSegmentMetadata]) -> list[Finding]:

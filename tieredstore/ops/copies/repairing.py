@@ -107,8 +107,7 @@ class _Side:
 
     def verify(self, objects: SegmentObjects) -> CheckedSegment:
         """Check every byte of the segment."""
-        subject = Subject(objects, Level.DATA, self.bucket.prefix, self.bucket.show_key)
-        return self.segment_check.check(subject)
+        return self.segment_check.check(Subject(objects, Level.DATA, self.bucket))
 
     def key(self, objects: SegmentObjects, suffix: Suffix) -> str:
         """Return the key of one of the segment's objects."""
@@ -125,8 +124,7 @@ class _Side:
 @contextlib.contextmanager
 def _open(bucket: Bucket) -> Generator[_Side]:
     with bucket.open_uncached_manager(verifies_again=True) as manager:
-        check = SegmentCheck(bucket.store, bucket.manifest_rules, manager)
-        yield _Side(bucket, key_ring_of(bucket.settings), check)
+        yield _Side(bucket, key_ring_of(bucket.settings), SegmentCheck(manager))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ segments not checked before."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +14,7 @@ from tieredstore.format.keys import Suffix
 from tieredstore.ops.verification.subject import Level, Subject
 
 if TYPE_CHECKING:
+    from tieredstore.ops.bucket import Bucket
     from tieredstore.ops.verification.state import VerifyState
 
 
@@ -60,7 +61,7 @@ class Selection:
         if self.sample is not None and self.level is Level.LISTING:
             raise ConfigError("a sample applies to the levels index and data: choose one of these")
 
-    def subjects(self, listed: Iterable[SegmentObjects], prefix: str, shown: Callable[[str], str]) -> Iterator[Subject]:
+    def subjects(self, listed: Iterable[SegmentObjects], bucket: Bucket) -> Iterator[Subject]:
         """Yield each segment with its level and the start of the next segment. The generator reads ahead, up to the
         next segment with a manifest.
 
@@ -68,7 +69,7 @@ class Selection:
         """
         waiting: list[Subject] = []
         for objects in listed:
-            subject = self._add_known(Subject(objects, self._level_of(objects), prefix, shown))
+            subject = self._add_known(Subject(objects, self._level_of(objects), bucket))
             if waiting and (_is_next(waiting[0], subject) or len(waiting) == _MOST_WAITING):
                 yield _before(waiting[0], subject)
                 yield from waiting[1:]

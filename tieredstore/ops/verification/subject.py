@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +10,7 @@ from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.format.keys import Suffix, object_key
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.model import ByteRange
+from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.verification.findings import Finding, FindingKind
 
 MOST_FINDINGS: Final = 100
@@ -53,24 +53,22 @@ class SoundSegment:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A segment to verify. If ``level`` is None, only the presence of its objects is checked.
+    """A segment of ``bucket`` to verify. If ``level`` is None, only the presence of its objects is checked.
 
     ``sound`` are facts from an earlier run. ``next_start`` is the base offset of the partition's next listed segment,
-    None for the last one. ``is_last`` is True if the partition certainly has no later segment. ``shown`` formats a key
-    for messages.
+    None for the last one. ``is_last`` is True if the partition certainly has no later segment.
     """
 
     objects: SegmentObjects
     level: Level | None
-    prefix: str
-    shown: Callable[[str], str]
+    bucket: Bucket
     next_start: int | None = None
     is_last: bool = False
     sound: SoundSegment | None = None
 
     def key(self, suffix: Suffix) -> str:
         """Return the key of one of the segment's objects, as findings print it. The object may be missing."""
-        return self.shown(object_key(self.prefix, self.objects.main_path, suffix))
+        return self.bucket.show_key(object_key(self.bucket.prefix, self.objects.main_path, suffix))
 
     def finding(
         self,

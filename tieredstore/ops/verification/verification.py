@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.lineage import Lineage, check_segment, epochs_fit
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.catalog.log_sections import position_before
@@ -38,7 +37,6 @@ from tieredstore.errors import (
 from tieredstore.format.json_object import JsonObject
 from tieredstore.format.keys import Suffix, main_path
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest
-from tieredstore.format.manifest_rules import ManifestRules
 from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
 from tieredstore.kafka.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, TXN_ENTRY_SIZE
 from tieredstore.model import ByteRange, IndexType, RemoteLogSegmentMetadata, TopicIdPartition
@@ -92,12 +90,12 @@ def verify(
     count = parallel or (_LOGS_AT_ONCE if selection.level is Level.DATA else READERS)
     with contextlib.ExitStack() as opened:
         manager = None if selection.level is Level.LISTING else opened.enter_context(bucket.open_uncached_manager())
-        check = SegmentCheck(bucket.store, bucket.manifest_rules, manager)
+        check = SegmentCheck(manager)
         pool = opened.enter_context(ThreadPool(count, "tieredstore-verify"))
         listed, last = list_segments(bucket.store, bucket.prefix, scope), dict[TopicIdPartition, str]()
         if narrow is not None:
             listed = narrow(_note_last(listed, last))
-        subjects = selection.subjects(listed, bucket.prefix, bucket.show_key)
+        subjects = selection.subjects(listed, bucket)
         if narrow is not None:
             # The narrowed listing may lack a partition's last segment.
             subjects = (dataclasses.replace(subject, is_last=_is_in(last, subject)) for subject in subjects)
@@ -373,11 +371,9 @@ class CheckedSegment:
 
 
 class SegmentCheck:
-    """Checks the segments of one store, several in parallel. The levels index and data need a ``manager``."""
+    """Checks segments, several in parallel. The levels index and data need a ``manager`` of their bucket."""
 
-    def __init__(self, store: ObjectStore, rules: ManifestRules, manager: RemoteStorageManager | None) -> None:
-        self._store = store
-        self._rules = rules
+    def __init__(self, manager: RemoteStorageManager | None) -> None:
         self._manager = manager
 
     def check(self, subject: Subject) -> CheckedSegment:
@@ -396,7 +392,7 @@ class SegmentCheck:
             findings = list(check_presence(subject))
         if subject.level is None or not is_committed:
             return CheckedSegment(subject, tuple(findings))
-        stored, more = check_manifest(self._store, subject, self._rules)
+        stored, more = check_manifest(subject)
         if stored is not None:
             subject, sizes = self._check_sizes(subject, stored)
             more += sizes
@@ -418,7 +414,7 @@ class SegmentCheck:
     def _look_again(self, subject: Subject) -> Subject:
         """Look up the objects again, because the segment may have been committed during the long listing."""
         objects = subject.objects
-        found = look_up(self._store, subject.prefix, objects.main_path)
+        found = look_up(subject.bucket.store, subject.bucket.prefix, objects.main_path)
         if Suffix.MANIFEST not in found:
             raise SegmentNotFoundError(f"{objects.main_path} was deleted while it was listed")
         return dataclasses.replace(subject, objects=dataclasses.replace(objects, objects=tuple(found.items())))
@@ -487,9 +483,7 @@ def check_presence(subject: Subject) -> Iterator[Finding]:
         yield subject.finding(FindingKind.FOREIGN_DIGITS, "the offset is not written in ASCII digits", Suffix.MANIFEST)
 
 
-def check_manifest(
-    store: ObjectStore, subject: Subject, rules: ManifestRules
-) -> tuple[StoredSegment | None, list[Finding]]:
+def check_manifest(subject: Subject) -> tuple[StoredSegment | None, list[Finding]]:
     """Read the segment's manifest with one request. Return the segment and the findings.
 
     The segment is None if the manifest is damaged. Raise SegmentNotFoundError if it was deleted since the listing.
@@ -502,8 +496,8 @@ def check_manifest(
         detail = f"it has {info.size} bytes, more than any manifest"
         return None, [subject.finding(FindingKind.MANIFEST_DAMAGED, detail, Suffix.MANIFEST)]
     try:
-        raw = read_manifest_text(store, info.key, name)
-        manifest = parse_manifest(raw, name, known_segment(objects), rules)
+        raw = read_manifest_text(subject.bucket.store, info.key, name)
+        manifest = parse_manifest(raw, name, known_segment(objects), subject.bucket.manifest_rules)
     except ObjectNotFoundError as error:
         raise SegmentNotFoundError(f"{name} was deleted while it was listed") from error
     except ManifestCorruptError as error:
