@@ -24,7 +24,7 @@ from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.checkpoints import LeaderEpochs, ProducerState
 from tieredstore.kafka.logdir import describe, discover
 from tieredstore.model import AtTime, TopicIdPartition, Uuid
-from tieredstore.restore.logdir.log_directory import MARKER, is_unfinished
+from tieredstore.restore.logdir.log_directory import MARKER, unfinished_work
 from tieredstore.restore.logdir.partition_restore import logs_in
 from tieredstore.restore.logdir.prepared import PreparedRestore
 from tieredstore.restore.logdir.restoring import RestoreOptions, restore_logs
@@ -303,7 +303,7 @@ def test_killed_at_any_step_the_next_run_completes_it(
             restore_dying()
         assert any((log_dir / MARKER).exists() for log_dir in log_dirs) or tree(root) in (empty, tree(whole))
         lost: set[str] = set()
-        if any(map(is_unfinished, log_dirs)):
+        if any(map(unfinished_work, log_dirs)):
             # A broker that starts deletes the marks of an orderly shutdown, also in other directories, before it
             # refuses the folder.
             for mark in [log_dir / ".kafka_cleanshutdown" for log_dir in log_dirs]:

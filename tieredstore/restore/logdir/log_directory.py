@@ -139,12 +139,7 @@ def disk_faults(log_dir: Path) -> Generator[None]:
 
 def check_clean(log_dirs: Collection[Path]) -> None:
     """Raise ConfigError if the broker of these directories was not shut down cleanly, because such a broker rewrites
-    logs at its next start.
-
-    If a restore is unfinished in one of the directories, the broker was shut down cleanly before.
-    """
-    if any(is_unfinished(path) for path in log_dirs):
-        return
+    logs at its next start."""
     for log_dir in log_dirs:
         if not (log_dir / _CLEAN).exists():
             markers = [f"remove the folder {path / MARKER}, " for path in log_dirs if (path / MARKER).exists()]
@@ -153,15 +148,11 @@ def check_clean(log_dirs: Collection[Path]) -> None:
             )
 
 
-def is_unfinished(log_dir: Path) -> bool:
-    """Return True if a restore into this directory has begun and is not finished."""
-    return (log_dir / MARKER / _WORK).exists()
-
-
 def unfinished_work(log_dir: Path) -> bytes | None:
     """Return the description of an unfinished restore that :meth:`LogDirectory.begin` has saved; None if there is no
     such restore."""
-    return (log_dir / MARKER / _WORK).read_bytes() if is_unfinished(log_dir) else None
+    work = log_dir / MARKER / _WORK
+    return work.read_bytes() if work.exists() else None
 
 
 def _without(known: OffsetCheckpoint, bounds: Mapping[tuple[str, int], object]) -> OffsetCheckpoint:

@@ -75,9 +75,10 @@ def restore_logs(
         work = _work(prepared, options)
         paths = dict.fromkeys(log_dirs)
         directories = [] if dry_run else [stack.enter_context(LogDirectory(path)) for path in paths]
-        if not dry_run:
-            check_clean(paths)
         targets = [_Target(path, unfinished_work(path)) for path in paths]
+        # If a restore is unfinished in one of the directories, the broker was shut down cleanly before.
+        if not dry_run and all(target.work is None for target in targets):
+            check_clean(paths)
         for target in targets:
             _check_work(target, prepared)
         for topic in prepared.topics:
