@@ -1,11 +1,16 @@
-"""Tests of the clients of a restore with brokers that do not answer."""
+"""Tests of the clients of a restore, with brokers that do not answer."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import pytest
 
 from tieredstore.errors import BrokerUnavailableError
+from tieredstore.live.cluster import LiveTopic
+from tieredstore.model import Isolation, TopicPartition, Uuid
 from tieredstore.restore.logdir.cluster import RestoreCluster
+from tieredstore.restore.logdir.prepared import PreparedPartition, PreparedTopic
 from tieredstore.restore.produce.target import TargetCluster
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
@@ -27,6 +32,24 @@ class _OldCluster(RestoreCluster):
 def test_brokers_before_kafka_3_4_remember_a_producer_like_its_transactional_id() -> None:
     with _OldCluster(NOWHERE) as cluster:
         assert cluster.producer_expiration_ms(7) == 7000
+
+
+class _NewCluster(RestoreCluster):
+    def topic(self, topic: str) -> LiveTopic:
+        return LiveTopic(topic, Uuid(bytes(16)), (0, 1, 2))
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], isolation: Isolation | None = None
+    ) -> dict[TopicPartition, int]:
+        return {where: 9 if where[1] == 0 else 0 for where in partitions}
+
+
+def test_a_partition_that_has_no_log_in_the_bucket_is_not_missing() -> None:
+    """``--partition-count`` adds such partitions."""
+    logs = [(0, 9), (4, 9), (0, 0)]
+    topic = PreparedTopic("orders", "", str(Uuid(bytes(16))), tuple(PreparedPartition((1,), *log) for log in logs))
+    with _NewCluster(NOWHERE) as cluster:
+        assert cluster.empty_partitions(topic) == [1]
 
 
 def test_a_target_says_that_no_broker_answers() -> None:

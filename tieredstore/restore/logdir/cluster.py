@@ -65,15 +65,15 @@ class RestoreCluster(LiveCluster):
         return PreparedRestore(str(listed.cluster_id), tuple(prepared))
 
     def empty_partitions(self, topic: PreparedTopic) -> list[int]:
-        """Return the prepared partitions that are still empty. Raise ConfigError if the cluster's topic is not the
-        prepared topic."""
+        """Return the partitions that are still empty, but have a log in the bucket. Raise ConfigError if the cluster's
+        topic is not the prepared topic."""
         name, found = topic.topic, str(self.topic(topic.topic).topic_id)
         if found != topic.topic_id:
             raise ConfigError(
                 f"topic {name} at {self._servers} has the id {found}, but the restore was prepared for the id "
                 f"{topic.topic_id}: this is another cluster, or the topic was created again"
             )
-        ends = self.end_offsets((name, number) for number in range(len(topic.partitions)))
+        ends = self.end_offsets((name, number) for number, one in enumerate(topic.partitions) if one.start < one.stop)
         return [number for (_, number), end in sorted(ends.items()) if not end]
 
     def own_settings(self, topic: str) -> dict[str, str]:
