@@ -263,10 +263,10 @@ def _move(
     for each in moves:
         now = commits.get(each.target)
         known = replace(each, committed_offset=None if now is None else now.offset)
-        if each in due:
-            yield replace(known, status="planned" if dry_run else "done", code="moved")
-        else:
+        if _is_there(each, commits):
             yield replace(known, status="kept", code="there")
+        else:
+            yield replace(known, status="planned" if dry_run else "done", code="moved")
 
 
 def _is_there(move: GroupOutcome, commits: Mapping[TopicPartition, GroupCommit]) -> bool:
