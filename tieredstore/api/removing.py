@@ -138,17 +138,15 @@ def plan_abort_rule(bucket: Bucket, min_age: timedelta) -> Plan:
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
         opened = bucket.opened()
-        report = add_abort_rule(
+        step = add_abort_rule(
             opened.store,
             opened.prefix,
             days=days,
             upload_max_age_ms=opened.settings.upload_max_age_ms,
             dry_run=dry_run,
         )
-        status = status_of(report.outcome, dry_run=dry_run)
-        yield Outcome(
-            action="abort_rule", status=status, code=report.outcome.value, name=report.name, reason=report.sentence
-        )
+        status = status_of(step.outcome, dry_run=dry_run)
+        yield Outcome(action="abort_rule", status=status, code=step.outcome.value, name=step.item, reason=step.reason)
 
     return Plan("abort_rule", bucket.url, outcomes)
 

@@ -29,13 +29,12 @@ from tieredstore.backends.s3.options import AccessKeys, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.errors import AccessDeniedError, ConfigError, PreconditionFailedError, StoreError
 from tieredstore.ops.garbage.lifecycle import (
-    LifecycleReport,
     abort_rule_name,
     aborting_rule,
     add_abort_rule,
     least_days,
 )
-from tieredstore.ops.steps import Outcome
+from tieredstore.ops.steps import Outcome, Step
 
 HALF_A_DAY_MS = 43_200_000
 STRANGE = """<?xml version="1.0" encoding="UTF-8"?>
@@ -116,7 +115,7 @@ def rules_of(store: ObjectStore) -> BucketLifecycle:
     return lifecycle
 
 
-def add(store: ObjectStore, prefix: str = "kafka/", *, days: int = 7, dry_run: bool = False) -> LifecycleReport:
+def add(store: ObjectStore, prefix: str = "kafka/", *, days: int = 7, dry_run: bool = False) -> Step[str | None]:
     return add_abort_rule(store, prefix, days=days, upload_max_age_ms=HALF_A_DAY_MS, dry_run=dry_run)
 
 
@@ -148,10 +147,10 @@ def test_a_bucket_without_rules_gets_one_and_a_second_run_nothing() -> None:
         assert (planned.outcome, service.text) == (Outcome.ADDED, "")
         assert add(store).outcome is Outcome.ADDED
         again = add(store, days=3)
-        assert (again.outcome, again.days) == (Outcome.THERE, 7)
-        assert "already aborts unfinished uploads after 7 days" in again.sentence
+        assert again.outcome is Outcome.THERE
+        assert "already aborts unfinished uploads after 7 days" in (again.reason or "")
         # A rule for another prefix has another name.
-        assert add(store, "other/").name != planned.name
+        assert add(store, "other/").item != planned.item
         assert len(rules_of(store).read().rules) == 2
     assert len(service.writes) == 2
 
@@ -225,7 +224,8 @@ def test_days_that_an_upload_may_last_are_refused() -> None:
     with on(S3Rules()) as store:
         with pytest.raises(ConfigError, match="6 or more"):
             add_abort_rule(store, "", days=5, upload_max_age_ms=6 * HALF_A_DAY_MS, dry_run=True)
-        assert add_abort_rule(store, "", days=6, upload_max_age_ms=6 * HALF_A_DAY_MS, dry_run=True).days == 6
+        planned = add_abort_rule(store, "", days=6, upload_max_age_ms=6 * HALF_A_DAY_MS, dry_run=True)
+        assert (planned.reason or "").endswith(" after 6 days")
 
 
 def test_google_keeps_its_rules_and_the_condition_decides() -> None:
@@ -273,11 +273,11 @@ def test_stores_without_such_rules_say_so(tmp_path: Any) -> None:
     for own in (MemoryObjectStore(), FilesystemObjectStore(tmp_path)):
         report = add(own)
         assert report.outcome is Outcome.NO_RULES
-        assert "gc" in report.sentence
+        assert "gc" in (report.reason or "")
     with on(AzureService()) as store:
         report = add(store)
     assert report.outcome is Outcome.NO_RULES
-    assert "management" in report.sentence
+    assert "management" in (report.reason or "")
 
 
 @pytest.mark.slow

@@ -9,26 +9,15 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from dataclasses import dataclass
 from typing import Final
 
 from tieredstore.backends.base import BucketLifecycle, LifecycleRule, LifecycleState, ObjectStore, admin_of
 from tieredstore.errors import ConfigError, PreconditionFailedError, StoreError
 from tieredstore.ops.garbage.collection import least_age_ms
-from tieredstore.ops.steps import Outcome
+from tieredstore.ops.steps import Outcome, Step
 
 _DAY_MS: Final = 86_400_000
 _NAME: Final = "tieredstore-abort-unfinished-uploads"
-
-
-@dataclass(frozen=True, slots=True)
-class LifecycleReport:
-    """The result of the change. ``days`` is None if the store has no lifecycle rules."""
-
-    outcome: Outcome
-    sentence: str
-    name: str | None = None
-    days: int | None = None
 
 
 def abort_rule_name(prefix: str) -> str:
@@ -52,8 +41,9 @@ def aborting_rule(state: LifecycleState, prefix: str) -> LifecycleRule | None:
 
 def add_abort_rule(
     store: ObjectStore, prefix: str, *, days: int, upload_max_age_ms: int, dry_run: bool
-) -> LifecycleReport:
-    """Ensure that the bucket aborts unfinished multipart uploads under ``prefix``.
+) -> Step[str | None]:
+    """Ensure that the bucket aborts unfinished multipart uploads under ``prefix``. Return a step with the name of the
+    rule, None if the store has no lifecycle rules.
 
     Raise ConfigError for fewer days than twice ``upload_max_age_ms``. Raise PreconditionFailedError if another process
     changes the rules during both attempts. Raise StoreError if a rule of the same name does something else. Also raise
@@ -67,7 +57,7 @@ def add_abort_rule(
         )
     lifecycle = admin_of(store).lifecycle()
     if isinstance(lifecycle, str):
-        return LifecycleReport(Outcome.NO_RULES, lifecycle)
+        return Step(None, Outcome.NO_RULES, lifecycle)
     try:
         return _add(store, lifecycle, prefix, days, dry_run=dry_run)
     except PreconditionFailedError:
@@ -75,12 +65,12 @@ def add_abort_rule(
         return _add(store, lifecycle, prefix, days, dry_run=dry_run)
 
 
-def _add(store: ObjectStore, lifecycle: BucketLifecycle, prefix: str, days: int, *, dry_run: bool) -> LifecycleReport:
+def _add(store: ObjectStore, lifecycle: BucketLifecycle, prefix: str, days: int, *, dry_run: bool) -> Step[str | None]:
     before = lifecycle.read()
     there = aborting_rule(before, prefix)
     if there is not None:
         sentence = f"the rule {there.name} already aborts unfinished uploads after {there.aborts_after_days} days"
-        return LifecycleReport(Outcome.THERE, sentence, there.name, there.aborts_after_days)
+        return Step(there.name, Outcome.THERE, sentence)
     name = abort_rule_name(prefix)
     if any(rule.name == name for rule in before.rules):
         raise StoreError(
@@ -97,7 +87,7 @@ def _add(store: ObjectStore, lifecycle: BucketLifecycle, prefix: str, days: int,
         _prove(store, before, lifecycle.read(), prefix, days)
     where = f"under {prefix!r} of {store.identity}" if prefix else f"in {store.identity}"
     sentence = f"a rule aborts unfinished multipart uploads {where} after {days} days"
-    return LifecycleReport(Outcome.ADDED, sentence, name, days)
+    return Step(name, Outcome.ADDED, sentence)
 
 
 def _prove(store: ObjectStore, before: LifecycleState, after: LifecycleState, prefix: str, days: int) -> None:
