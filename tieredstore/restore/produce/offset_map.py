@@ -45,13 +45,15 @@ _COLUMNS: Final = 5
 _LEVEL: Final = 9
 
 
+@with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class MappedTopic:
-    """The target topic of a source topic. With ``is_rehashed``, keys were hashed again, so a record's partition may
+    """A source topic and its target topic. With ``is_rehashed``, keys were hashed again, so a record's partition may
     differ between the source and the target."""
 
+    source: str
     target: str
-    is_rehashed: bool = False
+    is_rehashed: bool
 
 
 Where: TypeAlias = Literal["at", "gap", "before", "beyond"]
@@ -166,7 +168,7 @@ class OffsetMap:
     def add_topic(self, source: str, target: str, *, is_rehashed: bool = False) -> None:
         """Map a source topic to a target topic. Raise ConfigError if the map has another target for the source topic,
         or another source topic for the target."""
-        topic = MappedTopic(target, is_rehashed)
+        topic = MappedTopic(source, target, is_rehashed)
         for known, there in self.topics.items():
             if (known == source) is not (there.target == target) or (known == source and there != topic):
                 raise ConfigError(
@@ -289,7 +291,7 @@ class OffsetMap:
         pairs = [(where, target, runs) for where, each in sorted(self._mapped.items()) for target, runs in each.items()]
         document = _Document(
             self.run,
-            [_Topic(name, topic.target, topic.is_rehashed) for name, topic in self.topics.items()],
+            [*self.topics.values()],
             [known for _, known in sorted(self._restored.items())],
             [_Pair(*where, target, len(runs)) for where, target, runs in pairs],
         )
@@ -487,14 +489,6 @@ _Offset = Annotated[int, Field(ge=0, le=MAX_OFFSET + 1)]
 
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
-class _Topic:
-    source: str
-    target: str
-    is_rehashed: bool
-
-
-@with_config(extra="forbid")
-@dataclass(frozen=True, slots=True)
 class _Partition:
     """The range of restored offsets of a source partition: ``start`` is inclusive, ``end`` exclusive."""
 
@@ -520,7 +514,7 @@ class _Document:
     """The line of JSON at the beginning of the map's frame."""
 
     run: str
-    topics: list[_Topic]
+    topics: list[MappedTopic]
     partitions: list[_Partition]
     pairs: list[_Pair]
 
