@@ -46,8 +46,8 @@ class Selection:
     """The segments that a run at ``level`` checks.
 
     If a segment's manifest was written before ``since_ms`` (by the store's clock), the segment is only checked for
-    presence. A segment that the ``state`` knows to be sound is also checked only for presence. Segments outside the
-    ``sample`` are checked at level listing.
+    presence. So are segments that begin before ``first_offset``, and those that the ``state`` knows to be sound.
+    Segments outside the ``sample`` are checked at level listing.
 
     Raise ConfigError for a sample if ``level`` is listing.
     """
@@ -56,6 +56,7 @@ class Selection:
     sample: Sample | None = None
     since_ms: int | None = None
     state: VerifyState | None = None
+    first_offset: int = 0
 
     def __post_init__(self) -> None:
         if self.sample is not None and self.level is Level.LISTING:
@@ -84,7 +85,7 @@ class Selection:
         is_old = (
             manifest is not None and manifest.modified_ms is not None and manifest.modified_ms < (self.since_ms or 0)
         )
-        if is_old:
+        if is_old or objects.start_offset < self.first_offset:
             return None
         return self.level if self.sample is None or self.sample.has(objects) else Level.LISTING
 

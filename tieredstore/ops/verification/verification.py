@@ -108,7 +108,8 @@ def verify(
             max_weight=MAX_MANIFESTS_IN_FLIGHT,
         )
         neighbours, readers = Neighbours(), _Readers(bucket, opened)
-        transactions = None if manager is None else OpenTransactions(manager)
+        is_whole, first = narrow is None, selection.first_offset
+        transactions = None if manager is None else OpenTransactions(manager, is_whole=is_whole, first_offset=first)
         for alone, is_last in _with_last(results):
             across = () if transactions is None else transactions.take(alone)
             result = dataclasses.replace(alone, findings=(*alone.findings, *across))
@@ -203,28 +204,39 @@ def _note(state: VerifyState, result: CheckedSegment, *, is_sure: bool) -> None:
 class OpenTransactions:
     """Checks transactions that are open at a segment's end. The next segment must end or continue each of them.
 
-    Call :meth:`take` with one segment after the other, in key order. Not thread-safe.
+    Call :meth:`take` with one segment after the other, in key order. If ``is_whole`` is False, partitions may have
+    earlier segments. Before ``first_offset``, only the last segment is taken. Not thread-safe.
     """
 
-    def __init__(self, manager: RemoteStorageManager) -> None:
+    def __init__(self, manager: RemoteStorageManager, *, is_whole: bool, first_offset: int) -> None:
         self._manager = manager
+        self._is_whole = is_whole
+        self._first_offset = first_offset
+        self._partition: TopicIdPartition | None = None
         self._before: RemoteLogSegmentMetadata | None = None
         self._claimed = ClaimedOffsets(-1)
         self._opened: Mapping[int, int] | None = None
         """First offsets, by producer id, of transactions open at the end of the previous segment; None if not
         read yet."""
         self.is_sure = True
-        """False if the segment taken last was not compared with the previous one, because that one is unreadable."""
+        """False if the segment taken last was not compared with the previous one, because that one is unreadable or was
+        not taken."""
 
     def take(self, result: CheckedSegment) -> Iterator[Finding]:
         """Yield findings about a segment that was checked at level data. Yield nothing if it does not continue the
         previous segment's log."""
-        self.is_sure = True
+        objects = result.subject.objects
+        if objects.find(Suffix.MANIFEST) is None:
+            return  # no reader sees these objects
+        if (partition := objects.segment_id.topic_id_partition) != self._partition:
+            self._partition, self._before, self.is_sure = partition, None, self._is_whole
+        else:
+            self.is_sure = self._before is not None
         metadata, claimed = _metadata_of(result), result.claimed
         if metadata is None or claimed is None or claimed.end < 0:
             self._before = None
             return
-        if self._is_behind(metadata):
+        if self._before is not None and self._before.start_offset <= metadata.start_offset:
             # Do not move the end of the log. This segment is a copy, or belongs to an older leader epoch.
             if claimed.end <= self._claimed.end or _last_epoch(claimed) < _last_epoch(self._claimed):
                 return
@@ -237,17 +249,14 @@ class OpenTransactions:
             self._opened = None if result.transactions is None else result.transactions.opened
         self._before, self._claimed = metadata, claimed
 
-    def _is_behind(self, metadata: RemoteLogSegmentMetadata) -> bool:
-        before = self._before
-        return (
-            before is not None
-            and before.topic_id_partition == metadata.topic_id_partition
-            and before.start_offset <= metadata.start_offset
-        )
-
     def _goes_on(self, claimed: ClaimedOffsets, metadata: RemoteLogSegmentMetadata) -> bool:
         """Return True if this segment continues the earlier segments. There must be no gap before it, and its newer
         leader epochs must begin after the last offset of the earlier segments."""
+        assert self._before is not None
+        is_alone = self._before.start_offset < self._first_offset
+        if is_alone and claimed.epochs and claimed.epochs[0][0] != _last_epoch(self._claimed):
+            # The epoch of the segment before may be abandoned. Only segments that were not taken would show that.
+            return False
         reach = self._claimed.end
         newer = [start for epoch, start in claimed.epochs if epoch > _last_epoch(self._claimed)]
         return metadata.start_offset <= reach + 1 and all(start > reach for start in newer)
