@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import pytest
 
@@ -50,6 +50,19 @@ def test_a_partition_that_has_no_log_in_the_bucket_is_not_missing() -> None:
     topic = PreparedTopic("orders", "", str(Uuid(bytes(16))), tuple(PreparedPartition((1,), *log) for log in logs))
     with _NewCluster(NOWHERE) as cluster:
         assert cluster.empty_partitions(topic) == [1]
+
+
+class _ManagedCluster(TargetCluster):
+    def brokers(self) -> Collection[int]:
+        return (1,)
+
+    def broker_settings(self, broker: int) -> dict[str, str]:
+        return {"message.max.bytes": "8388608"}
+
+
+def test_brokers_may_hide_their_settings() -> None:
+    with _ManagedCluster(NOWHERE) as cluster:
+        assert cluster.longest_transaction_ms() is None
 
 
 def test_a_target_says_that_no_broker_answers() -> None:

@@ -116,7 +116,7 @@ def check_target(source: SourceTopic, target: TargetTopic, *, is_rehashed: bool,
 def check_transactions(needed_ms: int, longest_ms: int | None) -> Check:
     """Check that the brokers allow the transaction timeout that the run needs."""
     if longest_ms is None:
-        return _skip("transactions", "transaction.max.timeout.ms: the login may not see the brokers' settings")
+        return _skip("transactions", "transaction.max.timeout.ms: the brokers do not show it to the login")
     if longest_ms < needed_ms:
         detail = (
             f"transaction.max.timeout.ms is {longest_ms}, but the run needs {needed_ms}: raise this "

@@ -119,18 +119,20 @@ class TargetCluster(LiveCluster):
         )
 
     def longest_transaction_ms(self) -> int | None:
-        """Return the brokers' ``transaction.max.timeout.ms``; None if the login has no permission to read it."""
+        """Return the brokers' ``transaction.max.timeout.ms``; None if the login may not read it, or if the brokers hide
+        it, as those of a managed service do."""
         try:
-            entries = self.broker_settings(min(self._brokers()))
+            longest_ms = self.broker_settings(min(self.brokers())).get("transaction.max.timeout.ms")
         except BrokerDeniedError:
             return None
-        return int(entries["transaction.max.timeout.ms"])
+        return None if longest_ms is None else int(longest_ms)
 
     def create(self, topic: str, new: NewTopic) -> None:
         """Create a topic. Raise BrokerError if the brokers refuse to create it."""
         self.create_topic(topic, new.partition_count or -1, new.replication_factor or -1, new.settings)
 
-    def _brokers(self) -> Collection[int]:
+    def brokers(self) -> Collection[int]:
+        """Return the ids of the brokers."""
         return self._client.metadata(self._timeout_s, f"the brokers of {self._servers} cannot be listed").brokers
 
     def control_topic(self) -> TargetTopic:
@@ -142,7 +144,7 @@ class TargetCluster(LiveCluster):
         found = self.target(CONTROL_TOPIC)
         if found is None:
             # Do not use the cluster's default, which may be only one replica, or more replicas than there are brokers.
-            replicas = min(3, len(self._brokers()))
+            replicas = min(3, len(self.brokers()))
             try:
                 self.create(CONTROL_TOPIC, NewTopic(_CONTROL, 1, replicas))
             except BrokerError:
