@@ -50,8 +50,8 @@ def values_read(store: MemoryObjectStore, bits: int = 0) -> list[bytes]:
         return [row["key"] for row in rows_of(read_records(manager, "events", 0))]
 
 
-def names_in(store: MemoryObjectStore, folder: str = FOLDER) -> list[str]:
-    return [info.key.removeprefix(folder) for info in store.list(folder)]
+def names_in(store: MemoryObjectStore) -> list[str]:
+    return [info.key.removeprefix(FOLDER) for info in store.list(FOLDER)]
 
 
 def sweep_of(disk: BrokerDisk, numbers: slice) -> OperationSweep[MemoryObjectStore]:

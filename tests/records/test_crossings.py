@@ -26,9 +26,9 @@ OPEN: list[Step] = [("plain", 0, 2), ("send", 1, 3)]
 PLAIN: list[Step] = [("plain", 0, 4)]
 
 
-def offsets_of_splits(topic: StoredTopic, start: int = 0) -> list[int]:
+def offsets_of_splits(topic: StoredTopic) -> list[int]:
     lineage = lineage_of(topic)
-    plan = plan_splits(topic.manager, lineage, start, lineage.end_offset, COMMITTED, max_split_bytes=300)
+    plan = plan_splits(topic.manager, lineage, 0, lineage.end_offset, COMMITTED, max_split_bytes=300)
     return [row["offset"] for row in read_plan(topic.manager, plan, COMMITTED)]
 
 

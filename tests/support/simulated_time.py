@@ -71,5 +71,5 @@ class SimulatedPool(Executor):
         """Do nothing: no task is running."""
 
 
-def simulated_pools(clock: SimulatedClock, *, fetch: int = 8) -> Pools:
-    return Pools(SimulatedPool(clock, 2), SimulatedPool(clock, fetch), SimulatedPool(clock, 2))
+def simulated_pools(clock: SimulatedClock) -> Pools:
+    return Pools(SimulatedPool(clock, 2), SimulatedPool(clock, 8), SimulatedPool(clock, 2))

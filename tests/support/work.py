@@ -47,14 +47,14 @@ def measured() -> Generator[Work]:
         work.peak_bytes = max(0, _kilobytes(_PEAK) * 1024 - before)
 
 
-def least_traced_peak(work: Callable[[], object], tries: int = 5) -> int:
-    """Return the bytes that Python allocated at the peak of ``work``. Try several times and take the least, because
+def least_traced_peak(work: Callable[[], object]) -> int:
+    """Return the bytes that Python allocated at the peak of ``work``. Try five times and take the least, because
     threads left by other tests may allocate in some tries.
     """
     peaks: list[int] = []
     tracemalloc.start()
     try:
-        for _ in range(tries):
+        for _ in range(5):
             before = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()
             work()

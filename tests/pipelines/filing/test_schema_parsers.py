@@ -321,9 +321,9 @@ def outcome(
     return [None if code < 0 else filed.directories[code] for code in filed.codes]
 
 
-def day_of(time_ms: int, zone: str = "UTC") -> str | None:
+def day_of(time_ms: int) -> str | None:
     """Return the directory of a time after the epoch, by Python's calendar; None if the time is out of range."""
-    return None if time_ms <= 0 else day_of_date(time_ms, zone)
+    return None if time_ms <= 0 else day_of_date(time_ms)
 
 
 def day_of_date(time_ms: int, zone: str = "UTC") -> str | None:

@@ -126,13 +126,13 @@ def killed_after(commit: Callable[[], Any]) -> Any:
     raise Killed
 
 
-def fail_commit(monkeypatch: pytest.MonkeyPatch, failure: Failure, at: int = 0) -> list[int]:
-    """Make the catalog's commit with the number ``at`` fail; return a list with the numbers of all commits so far."""
+def fail_commit(monkeypatch: pytest.MonkeyPatch, failure: Failure) -> list[int]:
+    """Make the catalog's first commit fail; return a list with the numbers of all commits so far."""
     original, seen = SqlCatalog.commit_table, list[int]()
 
     def commit_table(self: SqlCatalog, *arguments: Any) -> Any:
         seen.append(len(seen))
-        if seen[-1] == at:
+        if seen[-1] == 0:
             return failure(lambda: original(self, *arguments))
         return original(self, *arguments)
 

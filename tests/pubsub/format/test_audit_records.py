@@ -148,8 +148,8 @@ def audited(kafka: KafkaServer, folder: Path | None = None, **more: str) -> Topi
     return orders_on(None if folder is None else FilesystemObjectStore(folder), 1, **given, **more)
 
 
-def read_log(topics: Topics, *, settle_ms: int = 0) -> tuple[list[AuditFinding], AuditPairs]:
-    pairs = AuditPairs(settle_ms=settle_ms)
+def read_log(topics: Topics) -> tuple[list[AuditFinding], AuditPairs]:
+    pairs = AuditPairs(settle_ms=0)
     with AuditLog(topics, "orders", pairs) as log:
         return list(log.read(lambda: time.time_ns() // 1_000_000 + 10)), pairs
 

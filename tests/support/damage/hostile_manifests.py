@@ -303,8 +303,8 @@ _OTHER: Final = "it is the manifest of another segment"
 _WHO: Final = _RECORDED + "remoteLogSegmentId."
 
 
-def _recorded(name: str, path: str, value: object, codes: Codes, words: str = "") -> Case:
-    return Case(f"recorded {name}", field(_RECORDED + path, value), codes, words)
+def _recorded(name: str, path: str, value: object, codes: Codes) -> Case:
+    return Case(f"recorded {name}", field(_RECORDED + path, value), codes)
 
 
 METADATA: Final = [

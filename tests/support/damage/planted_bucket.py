@@ -147,12 +147,12 @@ class PlantedBucket:
         """Return the batches of a plain segment."""
         return list(read_batch_headers(self.get(Suffix.LOG, number)))
 
-    def rebatch(self, which: int, change: Callable[[bytearray], object], number: int = 1) -> None:
-        """Change a batch of a plain segment, and its CRC with it."""
-        header, raw = self.headers(number)[which], bytearray(self.get(Suffix.LOG, number))
+    def rebatch(self, which: int, change: Callable[[bytearray], object]) -> None:
+        """Change a batch of the plain segment 1, and its CRC with it."""
+        header, raw = self.headers(1)[which], bytearray(self.get(Suffix.LOG, 1))
         extent = slice(header.position, header.position + header.size_in_bytes)
         batch = raw[extent]
         change(batch)
         seal_batch(batch)
         raw[extent] = batch
-        self.put(Suffix.LOG, bytes(raw), number)
+        self.put(Suffix.LOG, bytes(raw), 1)

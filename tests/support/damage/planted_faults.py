@@ -82,10 +82,10 @@ def _topic_id_of_another(bucket: PlantedBucket) -> None:
     bucket.edit_manifest(change)
 
 
-def _move(bucket: PlantedBucket, old: str, new: str, number: int = 1) -> None:
-    """Copy the three objects to other keys, with a manifest that matches the new keys."""
+def _move(bucket: PlantedBucket, old: str, new: str) -> None:
+    """Copy the three objects of segment 1 to other keys, with a manifest that matches the new keys."""
     for suffix in Suffix:
-        key, content = bucket.key(suffix, number), bucket.get(suffix, number)
+        key, content = bucket.key(suffix, 1), bucket.get(suffix, 1)
         bucket.store.put(key.replace(old, new), content.replace(old.encode(), new.encode()))
 
 

@@ -114,7 +114,7 @@ def rows_of(batches: Any) -> list[Row]:
     return decoded
 
 
-def random_records(source: random.Random, count: int, *, headers: bool = True) -> list[Record]:
+def random_records(source: random.Random, count: int) -> list[Record]:
     """Return records with null, empty, large and small values, and timestamps in any order."""
 
     def data() -> bytes | None:
@@ -125,8 +125,7 @@ def random_records(source: random.Random, count: int, *, headers: bool = True) -
         return tuple((source.choice(("", "a", "dup", "ключ-✓")), data()) for _ in range(source.choice((0, 0, 1, 3))))
 
     return [
-        Record(data(), data(), 1_700_000_000_000 + source.randrange(-(10**9), 10**9), pairs() if headers else ())
-        for _ in range(count)
+        Record(data(), data(), 1_700_000_000_000 + source.randrange(-(10**9), 10**9), pairs()) for _ in range(count)
     ]
 
 

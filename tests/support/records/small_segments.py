@@ -37,7 +37,7 @@ def memory_settings(chunk_size: int = 100, **groups: dict[str, str]) -> Settings
     return settings_from(texts)
 
 
-def new_metadata(size: int, *, start: int = 1234, custom: bytes | None = None) -> RemoteLogSegmentMetadata:
+def new_metadata(size: int, *, start: int = 1234) -> RemoteLogSegmentMetadata:
     """Return metadata with a new segment id."""
     return RemoteLogSegmentMetadata(
         RemoteLogSegmentId(PARTITION, Uuid.random()),
@@ -49,7 +49,6 @@ def new_metadata(size: int, *, start: int = 1234, custom: bytes | None = None) -
         event_timestamp_ms=1_700_000_001_000,
         segment_leader_epochs=((0, start), (5, start + 50)),
         txn_idx_empty=True,
-        custom_metadata=custom,
     )
 
 

@@ -176,11 +176,11 @@ def start_kafka_cluster(brokers: int = 2, *, libs: str = KAFKA, **overrides: str
 
 
 @contextmanager
-def start_zookeeper_cluster(hosts: str, brokers: int = 2, **overrides: str) -> Generator[KafkaCluster]:
-    """Run this many Kafka 3.9 brokers, with the ZooKeeper at ``hosts`` (with a chroot); kill them after the block."""
+def start_zookeeper_cluster(hosts: str, **overrides: str) -> Generator[KafkaCluster]:
+    """Run two Kafka 3.9 brokers, with the ZooKeeper at ``hosts`` (with a chroot); kill them after the block."""
     root = Path(tempfile.mkdtemp(prefix="tieredstore-kafka-cluster-"))
     nodes: dict[int, ClusterNode] = {}
-    for number in range(1, brokers + 1):
+    for number in (1, 2):
         port = free_port()
         own = {
             "broker.id": str(number),

@@ -89,9 +89,9 @@ class MadeSegment:
         return self
 
 
-def run_of(count: int, where: TopicIdPartition, *, size: int = 10, first: int = 0) -> list[MadeSegment]:
-    """Return ``count`` consecutive segments."""
-    return [MadeSegment(where, i * size, (i + 1) * size - 1) for i in range(first, first + count)]
+def run_of(count: int, where: TopicIdPartition, *, first: int = 0) -> list[MadeSegment]:
+    """Return ``count`` consecutive segments of ten offsets."""
+    return [MadeSegment(where, i * 10, i * 10 + 9) for i in range(first, first + count)]
 
 
 def manager_of(store: ObjectStore, prefix: str = "") -> RemoteStorageManager:

@@ -239,9 +239,9 @@ def shipped_to(store: ObjectStore) -> int:
     return 0
 
 
-def holes_of(store: ObjectStore, partition: TopicIdPartition = PARTITION) -> list[tuple[int, int]]:
+def holes_of(store: ObjectStore) -> list[tuple[int, int]]:
     """Return the first and last offset of each hole of the partition's watermark."""
-    return [(hole.first_offset, hole.last_offset) for hole in watermark_of(store, partition).holes]
+    return [(hole.first_offset, hole.last_offset) for hole in watermark_of(store, PARTITION).holes]
 
 
 def logs_of(store: ObjectStore) -> list[bytes]:
