@@ -85,6 +85,7 @@ def snapshot_of(
         return survey_logs(manager, query, cluster=cast("LiveCluster", broker), known=known)
 
 
+@pytest.mark.slow
 def test_the_broker_is_asked_as_often_for_many_as_for_one(store: CountingStore) -> None:
     one, many = CountingBroker(), CountingBroker()
     assert len(snapshot_of(store, TOPICS[:1], one).logs) == 1

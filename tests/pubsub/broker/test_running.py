@@ -158,6 +158,7 @@ def two_brokers(topics: Topics) -> Generator[Two]:
         yield Two(services[0], services[1], places, brokers)
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_stopped_tells_its_clients_who_has_its_topics() -> None:
     stop_one_of_two(topics_on(None, batch_ms="5", broker_coordinator="store"))
 

@@ -49,6 +49,7 @@ class Clock:
         self.now += max(seconds, 0.001)
 
 
+@pytest.mark.slow
 def test_a_gib_takes_72_puts_an_entry_a_batch_and_72_gets_of_a_reader() -> None:
     store = FaultyStore(MemoryObjectStore())
     topics = orders_on(store, compression="none", batch_ms="60000")

@@ -40,6 +40,7 @@ def test_batches_come_whole_wherever_chunks_are_cut(cuts: list[int]) -> None:
     assert b"".join(batch for _, batch in found) == SMALL
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_anywhere_is_damage_or_in_what_no_checksum_covers() -> None:
     """No checksum covers the base offset and the leader epoch. Offsets must increase; epochs are rewritten anyway."""
     source, headers = random.Random(7), list(read_batch_headers(SMALL))

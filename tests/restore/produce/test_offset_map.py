@@ -100,7 +100,9 @@ def test_a_partition_without_records_has_one_offset() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("most", [1, 60], ids=["one record a transaction", "many"])
+@pytest.mark.parametrize(
+    "most", [pytest.param(1, id="one record a transaction"), pytest.param(60, id="many", marks=pytest.mark.slow)]
+)
 def test_first_unread_offsets_never_skip_a_record(most: int) -> None:
     """If every transaction has a single record, the offsets are exact; otherwise they may be earlier."""
     source = random.Random(49)
