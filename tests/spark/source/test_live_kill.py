@@ -45,7 +45,7 @@ def topic(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_stream_whose_worker_and_driver_are_killed_reads_each_record_once(topic: TieredTopic, tmp_path: Path) -> None:
-    check_killed(topic, tmp_path, records=2_500, bytes_each=500, kills=2, per_trigger=1_600, spread_s=0.1)
+    check_killed(topic, tmp_path, records=2_500, bytes_each=500, kills=2, per_trigger=2_500, spread_s=0.1)
 
 
 @pytest.mark.spark
