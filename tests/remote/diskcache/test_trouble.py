@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from diskcache import Cache
@@ -290,5 +291,6 @@ def test_a_read_that_ends_after_the_cache_was_closed_opens_nothing_again(tmp_pat
                 return len(CHUNK)
 
         calls: list[int] = []
-        assert cache.get_into(CHUNKS[0], Buffer())
+        buffer: Any = Buffer()
+        assert cache.get_into(CHUNKS[0], buffer)
         assert [thread.name for thread in threading.enumerate() if thread.name.startswith("disk-cache")] == []

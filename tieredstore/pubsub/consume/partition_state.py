@@ -408,13 +408,14 @@ class PartitionState:
                     self._fetch()
                     if not self._ahead:
                         return False
-                case Fetching(batch, None):
-                    self._ahead[0] = Fetching(batch, self._shared.fetches.fetch(batch))
-                case Fetching(batch, Future() as fetched):
-                    if not is_done(fetched, 0.0):
+                case Fetching(batch, fetched):
+                    if fetched is None:
+                        self._ahead[0] = Fetching(batch, self._shared.fetches.fetch(batch))
+                    elif not is_done(fetched, 0.0):
                         return False
-                    self._ahead[0] = Fetching(batch)
-                    self._ahead[0] = self._open(batch, outcome(fetched))
+                    else:
+                        self._ahead[0] = Fetching(batch)
+                        self._ahead[0] = self._open(batch, outcome(fetched))
                 case OpenBatch() as opened:
                     try:
                         if opened.fill():

@@ -15,9 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import groupby
-from operator import xor
 from typing import Final
 
 from tieredstore.errors import CorruptDataError
@@ -106,7 +104,9 @@ class IdsHash:
         """Add ids."""
         self.count += len(ids)
         for size, of_size in groupby(ids, len):
-            joined, grown = reduce(xor, map(int.from_bytes, of_size)), max(self._size, size)
+            joined, grown = 0, max(self._size, size)
+            for message_id in of_size:
+                joined ^= int.from_bytes(message_id)
             self._hash = (self._hash << 8 * (grown - self._size)) ^ (joined << 8 * (grown - size))
             self._size = grown
 
