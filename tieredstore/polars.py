@@ -135,7 +135,8 @@ def _frames(
             # Apply the whole predicate, because the scan's condition ``pruning`` may select more rows than the
             # predicate.
             frame = frame if predicate is None else frame.filter(predicate)
-            frame = frame.select(wanted)
+            # Drop the other columns, because ``select`` without columns would drop all rows too.
+            frame = frame.drop(columns[len(wanted) :])
             if left is not None:
                 frame = frame.head(left)
                 left -= frame.height

@@ -39,6 +39,8 @@ def test_a_topic_is_a_frame(bucket: Bucket) -> None:
     assert counted.rows() == [(0, 100, "v99"), (1, 50, "v9")]
     assert frame.select(pl.len()).collect().item() == 150
     assert frame.head(3).collect().height == 3
+    assert frame.with_row_index().select("index").tail(1).collect().item() == 149
+    assert frame.filter(col("offset") < 2).with_columns(one=pl.lit(1)).select("one").head(3).collect().height == 3
     assert frame.collect_schema() == frame.collect().schema
 
 
