@@ -14,17 +14,10 @@ from tieredstore.backends.base import ObjectInfo
 from tieredstore.catalog.catalog import Catalog
 from tieredstore.catalog.completion import describe_segment
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
-from tieredstore.catalog.problems import Problem, ProblemKind
+from tieredstore.catalog.problems import UNREADABLE, Problem, ProblemKind
 from tieredstore.catalog.stored import StoredSegment, load_batch, load_each, look_again, manifest_info
 from tieredstore.catalog.tracing import KnownProofs, Traced, trace_partitions
-from tieredstore.errors import (
-    CorruptDataError,
-    ObjectArchivedError,
-    SegmentNotFoundError,
-    TieredStoreError,
-    UnknownKeyError,
-    WrongKeyError,
-)
+from tieredstore.errors import CorruptDataError, ObjectArchivedError, SegmentNotFoundError, TieredStoreError
 from tieredstore.format.keys import Suffix, main_path, object_key, parse_key
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
@@ -179,7 +172,7 @@ def _read(
     # manifest.
     except SegmentNotFoundError:
         return None
-    except (CorruptDataError, ObjectArchivedError, UnknownKeyError, WrongKeyError) as error:
+    except UNREADABLE as error:
         kind = ProblemKind.DAMAGED if isinstance(error, CorruptDataError) else ProblemKind.UNREADABLE
         if isinstance(error, ObjectArchivedError):
             kind = ProblemKind.ARCHIVED

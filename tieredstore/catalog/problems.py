@@ -7,8 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tieredstore.errors import CorruptDataError, ObjectArchivedError, UnknownKeyError, WrongKeyError
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import RemoteLogSegmentId, TopicPartition
+
+UNREADABLE: Final = (CorruptDataError, ObjectArchivedError, UnknownKeyError, WrongKeyError)
+"""Errors of a segment that cannot be read, although it exists. A retry does not help."""
 
 
 class ProblemKind(enum.Enum):

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tieredstore.catalog.names import topic_ids
 from tieredstore.catalog.planning import load_catalog
-from tieredstore.errors import ConfigError, CorruptDataError, ObjectArchivedError, UnknownKeyError, WrongKeyError
+from tieredstore.catalog.problems import UNREADABLE
+from tieredstore.errors import ConfigError
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.history import History, last_epoch
 from tieredstore.partitions.life import Life, choose_life, contradict, others_than
@@ -315,7 +316,7 @@ class _Survey:
             end = last.start
         try:
             return find_decided_end(self._source, lineage, first, end) if first < end else end
-        except (CorruptDataError, ObjectArchivedError, UnknownKeyError, WrongKeyError):
+        except UNREADABLE:
             if not self._query.by_partition:
                 raise
             return end

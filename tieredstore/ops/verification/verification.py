@@ -14,6 +14,7 @@ from tieredstore.catalog.lineage import Lineage, check_segment, epochs_fit
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.catalog.log_sections import position_before
 from tieredstore.catalog.planning import load_catalog
+from tieredstore.catalog.problems import UNREADABLE
 from tieredstore.catalog.stored import (
     MAX_MANIFESTS_IN_FLIGHT,
     StoredSegment,
@@ -298,7 +299,7 @@ class OpenTransactions:
         # Ignore the error, because the previous segment has been deleted, or its damage, archive or key was reported.
         except SegmentNotFoundError:
             pending = {}
-        except (CorruptDataError, ObjectArchivedError, UnknownKeyError, WrongKeyError):
+        except UNREADABLE:
             pending, self.is_sure = {}, False
         for producer, first in pending.items():
             detail = f"the producer snapshot lacks the transaction of producer {producer} that began at offset {first}"

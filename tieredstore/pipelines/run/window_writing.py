@@ -14,14 +14,8 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tieredstore.errors import (
-    CorruptDataError,
-    DataLossError,
-    ObjectArchivedError,
-    TieredStoreError,
-    UnknownKeyError,
-    WrongKeyError,
-)
+from tieredstore.catalog import problems
+from tieredstore.errors import DataLossError, TieredStoreError
 from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.files.container_formats import ParquetFile
 from tieredstore.pipelines.files.file_bodies import Bodies, FileBody
@@ -37,7 +31,7 @@ from tieredstore.process.thread_pool import ThreadPool
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
 
-UNREADABLE: Final = (CorruptDataError, DataLossError, ObjectArchivedError, UnknownKeyError, WrongKeyError)
+UNREADABLE: Final = (*problems.UNREADABLE, DataLossError)
 """Errors about lost, corrupt or archived records, and records without their key. A retry does not help, so the pipeline
 commits all records before the first such record, and stops.
 """
