@@ -18,7 +18,6 @@ from tieredstore.consumer.placement import (
     Waits,
     lags,
     place,
-    run_stop,
 )
 from tieredstore.consumer.settings import Mode
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
@@ -39,8 +38,8 @@ def placed(
     mode: Mode, position: int, live: LiveSpan | None, *extents: tuple[int, int], undecided: int = 10**9
 ) -> Placement:
     lineage = lineage_of(*extents) if extents else None
-    stop = run_stop(lineage, position)
-    return place(mode, position, live, lineage, None if stop is None else max(position, min(stop, undecided)))
+    stop = position if lineage is None else lineage.missing_from(position)
+    return place(mode, position, live, lineage, max(position, min(stop, undecided)))
 
 
 TENS = ((0, 10), (10, 20), (20, 30))

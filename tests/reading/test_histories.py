@@ -26,6 +26,7 @@ from tieredstore.partitions import PartitionLog, Subscribe
 from tieredstore.partitions.history import Cut, History, cut_by_broker, cut_by_watermark
 from tieredstore.reading.epoch_inquiry import EpochInquiry
 from tieredstore.reading.log_snapshot import LogSnapshot
+from tieredstore.reading.losses import Losses, losses_between
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.reader import TopicReader
 from tieredstore.reading.snapshots import LogSnapshots
@@ -46,6 +47,7 @@ class Broker:
 
     def __init__(self, start: int, end: int, epoch: int | None, answer: EpochEnd | None = None) -> None:
         self.start, self.end, self.epoch, self.answer = start, end, epoch, answer
+        self.settings: dict[str, str] = {}
         self.calls: Counter[str] = Counter()
 
     def topics(self) -> tuple[str, ...]:
@@ -59,6 +61,9 @@ class Broker:
 
     def ends(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, LiveEnd]:
         return dict.fromkeys(places, LiveEnd(self.end, self.epoch))
+
+    def effective_settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+        return dict.fromkeys(topics, self.settings)
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
         self.calls["epoch_ends"] += 1
@@ -202,6 +207,39 @@ def test_where_no_epoch_tells_more_a_log_that_ends_before_the_bucket_is_a_loss(
     assert extent(taken(bucket, broker, lenient=True).logs[ORDERS]) == (0, 60, 60)
     assert extent(taken(bucket, Broker(0, 90, epoch)).logs[ORDERS]) == (0, 60, 90)
     assert not broker.calls
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_the_broker_is_read_from_the_first_offset_that_only_it_has(tmp_path: Path, isolation: Isolation) -> None:
+    """The bucket has offsets 30 to 49 and 60 to 79. Its first segment, 0 to 29, is unreadable."""
+    with closing(Bucket(tmp_path)) as bucket:
+        bucket.write(30)
+        next(bucket.root.rglob(f"{0:020d}-*.rsm-manifest")).write_bytes(b"{}")
+        bucket.write(20)
+        bucket.write(20, skip=10)
+        before: LogSnapshot | None = None
+        for start, log_extent, lost in (
+            (0, (0, 0, 100), ()),
+            (30, (30, 50, 100), ()),
+            (50, (30, 50, 100), ()),
+            (55, (30, 55, 100), ((50, 55),)),
+            (60, (30, 80, 100), ((50, 60),)),
+        ):
+            before = taken(bucket, Broker(start, 100, 0), isolation=isolation, before=before)
+            log = before.logs[ORDERS]
+            losses = [(one.start, one.stop) for one in losses_between(log, log.earliest, log.end)]
+            assert (extent(log), losses) == (log_extent, list(lost))
+            if start == 0:
+                Losses(LogQuery(Subscribe(("orders",)))).check_readable(before, {ORDERS: (0, 100)})
+        with pytest.raises(DataLossError, match="ends at offset 69, but the bucket has records up to offset 79"):
+            taken(bucket, Broker(30, 70, 0), isolation=isolation)
+        # A broker that tiers the topic itself reads from the same bucket, so what the bucket lacks is lost.
+        tiering = Broker(0, 100, 0)
+        tiering.settings = {"remote.storage.enable": "true"}
+        snapshot = taken(bucket, tiering, isolation=isolation)
+        assert extent(snapshot.logs[ORDERS]) == (30, 80, 100)
+        with pytest.raises(DataLossError, match="at offset 0 is ignored"):
+            Losses(LogQuery(Subscribe(("orders",)))).check_readable(snapshot, {ORDERS: (30, 100)})
 
 
 def test_an_earlier_epoch_is_none_of_the_log_that_was_copied(bucket: Bucket) -> None:

@@ -65,6 +65,9 @@ class Broker:
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LiveEnd]:
         return {where: LiveEnd(self.extents[where][1], self.leader_epoch) for where in partitions}
 
+    def effective_settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+        return {}  # the login may not read the topics' settings
+
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
         return {} if self.epoch_end is None else dict.fromkeys(epochs, self.epoch_end)
 

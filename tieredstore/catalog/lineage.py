@@ -140,6 +140,13 @@ class Lineage:
         extents = ((max(a.stop, low), min(b.start, high)) for a, b in itertools.pairwise(around))
         return tuple(Gap(self.partition, first, last) for first, last in extents if first < last)
 
+    def missing_from(self, offset: int) -> int:
+        """Return the first offset from ``offset`` on that no segment has."""
+        if offset < self.earliest_offset:
+            return offset
+        gaps = self.gaps_between(offset, self.end_offset)
+        return gaps[0].start if gaps else max(offset, self.end_offset)
+
     def unreadable_between(
         self, start: int, stop: int, *, starts_there: bool, stops_there: bool
     ) -> tuple[Problem, ...]:

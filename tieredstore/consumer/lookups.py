@@ -28,7 +28,6 @@ from tieredstore.consumer.placement import (
     Waits,
     beginning,
     place,
-    run_stop,
 )
 from tieredstore.consumer.settings import Mode
 from tieredstore.errors import AlreadyClosedError, BrokerUnavailableError
@@ -521,8 +520,9 @@ class BucketInquiry:
             # From this position on, ignore the bucket's records, because their leader epoch is older than the epoch of
             # the log being read. The new leader's records are not uploaded yet.
             lineage = lineage.until(position)
-        stop = run_stop(lineage, position)
-        decided = None if lineage is None or stop is None else self._find_decided(lineage, position, stop)
+        decided = position
+        if lineage is not None:
+            decided = self._find_decided(lineage, position, lineage.missing_from(position))
         mode = self._settings.mode if look.left_at is None or position < look.left_at else Mode.KAFKA_PREFERRED
         placement = place(mode, position, look.live, lineage, decided)
         return self._waits(look) if isinstance(placement, Waits) else placement

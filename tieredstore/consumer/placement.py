@@ -87,16 +87,6 @@ Placement: TypeAlias = (
 )
 
 
-def run_stop(lineage: Lineage | None, position: int) -> int | None:
-    """Return the end of the contiguous segments from ``position``; None if no segment has that offset."""
-    if lineage is None or not lineage.earliest_offset <= position < lineage.end_offset:
-        return None
-    gaps = lineage.gaps_between(position, lineage.end_offset)
-    if gaps and gaps[0].start <= position:
-        return None
-    return gaps[0].start if gaps else lineage.end_offset
-
-
 def beginning(lineage: Lineage) -> int:
     """Return the first offset of the bucket's log, including unreadable segments before the first readable one."""
     first = lineage.earliest_offset
@@ -104,17 +94,16 @@ def beginning(lineage: Lineage) -> int:
     return min([first, *(problem.start_offset for problem in hidden)])
 
 
-def place(mode: Mode, position: int, live: LiveSpan | None, lineage: Lineage | None, decided: int | None) -> Placement:
+def place(mode: Mode, position: int, live: LiveSpan | None, lineage: Lineage | None, decided: int) -> Placement:
     """Decide where a partition continues.
 
     ``live`` is None if the broker lacks the partition, or is not asked. ``lineage`` is None if the bucket lacks the
-    partition. ``decided`` is the end of the bucket's readable records from ``position`` on, or None if there are no
-    such records.
+    partition. ``decided`` is the end of the bucket's readable records from ``position`` on.
     """
     on_broker = mode is not Mode.REMOTE_ONLY and live is not None and live[0] <= position <= live[1]
     if on_broker and mode is Mode.KAFKA_PREFERRED:
         return OnBroker()
-    if lineage is not None and decided is not None and decided > position:
+    if lineage is not None and decided > position:
         return InBucket(_stop(mode, position, live, lineage, decided))
     if on_broker:
         return OnBroker()

@@ -127,7 +127,7 @@ class Losses:
         """Apply the policy to unreadable segments that may have records of the windows.
 
         An unreadable segment is no loss if it belongs to another topic id, or if its offsets are in another segment or
-        at the broker. At the beginning or end of a log, an unreadable segment leaves no gap that a reader could
+        read from the broker. At the beginning or end of a log, an unreadable segment leaves no gap that a reader could
         notice. So it counts as a loss there.
 
         For partitions in ``starts_there``, the caller gave the start as an offset. The caller then notices that the
@@ -177,5 +177,5 @@ def losses_between(log: PartitionLog, start: int, stop: int) -> Iterator[LostOff
 def _readable(log: PartitionLog) -> list[OffsetWindow]:
     """Return the ranges of readable offsets in the log, ascending."""
     stored = [] if log.lineage is None else [(span.start, span.stop) for span in log.lineage.spans]
-    live = [] if log.live_start is None else [(log.live_start, MAX_OFFSET)]
+    live = [] if log.live_start is None else [(max(log.live_start, log.seam), MAX_OFFSET)]
     return sorted((*stored, *live))

@@ -188,10 +188,7 @@ class QuerySources:
         if lineage is None:
             return None
         # End at the first gap in the bucket, because the broker may have the offsets after the gap.
-        gaps = [gap.start for gap in lineage.gaps_between(start, stop)]
-        end = min([stop, lineage.end_offset, *gaps])
-        if not lineage.earliest_offset <= start < end:
-            return None
+        end = min(stop, lineage.missing_from(start))
         if self.query.isolation == "read_committed":
             end = find_decided_end(source, lineage, start, end)
         return (lineage, end) if end > start else None

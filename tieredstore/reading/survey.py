@@ -64,6 +64,14 @@ class _FoundPartition(NamedTuple):
         return BothSides(self.lineage, self.live.start, self.live.epoch)
 
     @property
+    def missing(self) -> int | None:
+        """The first offset of the broker's log that the bucket lacks, although it has later ones; else None."""
+        if self.lineage is None or self.live is None or self.live.end < self.lineage.end_offset:
+            return None
+        missing = self.lineage.missing_from(self.live.start)
+        return missing if missing < self.lineage.end_offset else None
+
+    @property
     def is_left_behind(self) -> bool:
         """True if the broker's leader has a later epoch than the bucket's last record."""
         return self.both is not None and self.both.is_left_behind
@@ -129,6 +137,8 @@ class _Survey:
         self._assigned = frozenset(selection.partitions) if isinstance(selection, Assign) else None
         self._live_topics: dict[str, LiveTopic] = {}
         self._live_starts: dict[TopicPartition, int] = {}
+        self._untiered: set[str] = set()
+        """Topics of which the bucket lacks offsets, and whose brokers do not read them from the same bucket."""
 
     def ask_for_beginnings(self) -> None:
         """Ask the broker which of the topics it has, and for their first offsets."""
@@ -161,6 +171,10 @@ class _Survey:
         known = self._join([partition._replace(live=spans.get(partition.where)) for partition in known])
         ends = {partition.where: end for partition in known if (end := self._end_before(partition)) is not None}
         asked = [partition for partition in known if partition.where not in ends]
+        incomplete = {partition.where[0] for partition in asked if partition.missing is not None}
+        if self._cluster is not None and incomplete:
+            settings = self._cluster.effective_settings(incomplete)
+            self._untiered = {name for name in settings if settings[name].get("remote.storage.enable") != "true"}
         with ThreadPool(READERS, "tieredstore-logs") as pool:
             stored = in_parallel(pool, self._stored_end, asked, at_once=4 * READERS)
             ends |= zip([partition.where for partition in asked], stored, strict=True)
@@ -276,44 +290,57 @@ class _Survey:
         )  # fmt: skip
         if known.lineage is None:
             return log
-        seam = max(stored_end, known.lineage.earliest_offset)
         # The broker's log should not end before the bucket's. There is one exception. A leader with a later epoch has
         # the same log, but may not know the log's end yet.
-        if log.on_broker and live_end < seam and not known.is_left_behind:
+        if log.on_broker and live_end < stored_end and not known.is_left_behind:
             self._lose(
                 f"the broker's log of {known.lineage.partition} ends at offset {live_end - 1}, but the bucket has "
-                f"records up to offset {seam - 1}"
+                f"records up to offset {stored_end - 1}"
             )
-        return replace(log, seam=seam, earliest=known.lineage.earliest_offset, end=max(seam, live_end))
+        earliest = min(stored_end, known.lineage.earliest_offset)
+        return replace(log, seam=stored_end, earliest=earliest, end=max(stored_end, live_end))
 
     def _end_before(self, known: _FoundPartition) -> int | None:
         """Return the seam (the offset between the bucket's and the broker's part) of the earlier snapshot. Return None
-        if the bucket's log has changed since.
+        if the bucket's log or the broker's first offset has changed since.
         """
-        log = self._before.get(known.where)
-        return None if log is None or known.lineage is None or log.lineage != known.lineage else log.seam
+        log, live_start = self._before.get(known.where), None if known.live is None else known.live.start
+        if log is None or known.lineage is None:
+            return None
+        return log.seam if (log.lineage, log.live_start) == (known.lineage, live_start) else None
 
     def _stored_end(self, known: _FoundPartition) -> int:
-        """Return the offset at which the bucket's part must end: before the first transaction without an outcome.
-        Return 0 if the bucket has no log.
+        """Return the offset at which the bucket's part must end: before the first transaction without an outcome, and
+        before offsets that only the broker has. Return 0 if the bucket has no log.
 
         If an index cannot be read, raise the error. With ``by_partition``, ignore transactions: a read of their records
         meets the same error.
         """
-        lineage = known.lineage
+        lineage, live = known.lineage, known.live
         if lineage is None:
             return 0
-        if self._query.isolation == "read_uncommitted":
-            return lineage.end_offset
-        # A transaction that is open at the end may have begun in any segment after the last gap. So search from the
-        # last gap on.
-        first = max((gap.stop for gap in lineage.gaps), default=lineage.earliest_offset)
         last, end = lineage.spans[-1], lineage.end_offset
         is_cut = known.history is not None and known.history.cut is not None and end <= last.segment.end_offset
-        if is_cut and known.live is not None and known.live.start <= last.start:
+        is_committed = self._query.isolation == "read_committed"
+        if is_committed and is_cut and live is not None and live.start <= last.start:
             # After an election has cut (truncated) the log, a transaction in the last segment may have another outcome
             # at the broker. So read the segment's offsets from the broker.
             end = last.start
+        missing = known.missing
+        if live is not None and missing is not None and missing < end and known.where[0] in self._untiered:
+            # The broker has offsets that the bucket lacks, so read the broker from there on. But if the bucket's
+            # records before them are in a transaction that began before the broker's log, only the bucket has them.
+            seam = self._decided_end(lineage, missing)
+            if seam >= live.start:
+                return seam
+        return self._decided_end(lineage, end)
+
+    def _decided_end(self, lineage: Lineage, end: int) -> int:
+        if self._query.isolation == "read_uncommitted":
+            return end
+        # A transaction that is open at the end may have begun in any segment after the last gap. So search from the
+        # last gap on.
+        first = max((gap.stop for gap in lineage.gaps if gap.stop <= end), default=lineage.earliest_offset)
         try:
             return find_decided_end(self._source, lineage, first, end) if first < end else end
         except UNREADABLE:
