@@ -193,7 +193,8 @@ class LiveSide:
             if message.error() is None
         }
         dropped: list[tuple[Partition, Position]] = []
-        places = {(place.topic, place.partition): place for place in self._client.positions([*self._wheres()])}
+        known_places = self._client.positions([partition.where for partition, _ in self])
+        places = {(place.topic, place.partition): place for place in known_places}
         for partition, live in self:
             known, first = partition.at, partition.at
             if live.held:
@@ -205,9 +206,6 @@ class LiveSide:
             if places[partition.where].offset > known.offset:
                 dropped.append((partition, first))
         return dropped
-
-    def _wheres(self) -> Iterator[TopicPartition]:
-        return (partition.where for partition, _ in self)
 
     def begin_silent(self, partition: Partition, live: Live) -> None:
         """Record that the client starts at the partition's position, and has returned no message from there yet."""

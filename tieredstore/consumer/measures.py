@@ -14,17 +14,13 @@ CONSUMERS: Final = Snapshots("tieredstore_consumer", levels=_LEVELS)
 """The summed measures of all consumers of this process."""
 
 
-def _by_source() -> dict[str, int]:
-    return {"bucket": 0, "broker": 0}
-
-
 @dataclass(slots=True)
 class Measures:
     """The counters of one consumer. ``levels`` returns the current gauge values."""
 
     levels: Callable[[], Mapping[str, float]]
-    records: dict[str, int] = field(default_factory=_by_source)
-    byte_counts: dict[str, int] = field(default_factory=_by_source)
+    records: dict[str, int] = field(default_factory=lambda: {"bucket": 0, "broker": 0})
+    byte_counts: dict[str, int] = field(default_factory=lambda: {"bucket": 0, "broker": 0})
     side_changes: int = 0
     lost_offsets: int = 0
     resets: int = 0

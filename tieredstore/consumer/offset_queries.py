@@ -135,19 +135,14 @@ class OffsetQueries:
         """
         # The broker may have deleted records that were uploaded only after the last listing.
         lineage = self._lineage(bucket, where, fresh=moment != _BEGINNING)
-        if moment in (_BEGINNING, _END):
-            return self._stored_bound(bucket, lineage, moment)
-        if lineage is None:
-            return None
-        record = offset_for_time(bucket.source, lineage, max(0, moment))
-        return None if record is None or record.offset >= self._seam(bucket, lineage) else record.offset
-
-    def _stored_bound(self, bucket: BucketInquiry, lineage: Lineage | None, moment: int) -> int | None:
         if lineage is None:
             return None
         if moment == _BEGINNING:
             return lineage.earliest_offset
-        return self._seam(bucket, lineage) if self._is_remote else None
+        if moment == _END:
+            return self._seam(bucket, lineage) if self._is_remote else None
+        record = offset_for_time(bucket.source, lineage, max(0, moment))
+        return None if record is None or record.offset >= self._seam(bucket, lineage) else record.offset
 
     def _seam(self, bucket: BucketInquiry, lineage: Lineage) -> int:
         """Return the end of the bucket's records; for ``read_committed``, the beginning of the bucket's first open

@@ -98,11 +98,6 @@ def pieces(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
     yield messages[first:]
 
 
-def last_offset(messages: Sequence[Message]) -> int:
-    """Return the offset of the last message."""
-    return offset_of(messages[-1])
-
-
 def epoch_of(message: Message) -> int | None:
     """Return a record's leader epoch; None if the broker does not report it."""
     epoch = message.leader_epoch()

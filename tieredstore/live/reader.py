@@ -24,7 +24,6 @@ from tieredstore.live.messages import (
     TARGET_BYTES,
     MessageColumns,
     before,
-    last_offset,
     next_count,
     offset_of,
     pieces,
@@ -191,7 +190,7 @@ class BoundedRead:
             messages = self._without_errors(messages)
         if messages:
             self._progress()
-            self._position = last_offset(messages) + 1
+            self._position = offset_of(messages[-1]) + 1
             kept = before(messages, self._range.stop)
             self._pending += kept
             size = size_of(kept)

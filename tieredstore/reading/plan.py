@@ -65,7 +65,12 @@ def plan_windows(
     spans = [span for span in spans if span.start < span.stop]
     losses = Losses(query)
     losses.accept_missing(loss for span in spans for loss in losses_between(*span))
-    runs = [run for span in spans for run in _find_runs(span)]
+    runs = [
+        _StoredRun(log.lineage, *run)
+        for log, start, stop in spans
+        if log.lineage is not None
+        for run in find_runs(log.lineage, start, min(stop, log.seam))
+    ]
     # Divide a constant number of readers among the ranges that are planned at the same time.
     readers = max(1, READERS // max(1, len(runs)))
     bounds = replace(limits, max_bytes=_split_bytes(spans, limits))
@@ -84,13 +89,6 @@ def plan_windows(
         planned = list(in_parallel(pool, splits_of, runs, at_once=2 * READERS))
     splits: list[WindowSplit] = list(itertools.chain.from_iterable(planned))
     return splits + list(_live_splits(_live_spans(spans), limits, already=len(splits)))
-
-
-def _find_runs(span: _LogSpan) -> Iterator[_StoredRun]:
-    log = span.log
-    if log.lineage is not None:
-        for first, last in find_runs(log.lineage, span.start, min(span.stop, log.seam)):
-            yield _StoredRun(log.lineage, first, last)
 
 
 def _live_spans(spans: Iterable[_LogSpan]) -> list[_LogSpan]:

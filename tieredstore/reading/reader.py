@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, Self
 
 from tieredstore.errors import ConfigError, CorruptDataError, DataLossError
@@ -140,9 +141,14 @@ class TopicReader(Closing):
                 sizes = [(offsets[0], len(offsets)) for offsets in batches]
             surplus = sum(rows for _, rows in sizes) - count
             if surplus >= 0:
-                first, skipped = _batch_of(sizes, surplus)
+                remaining = iter(sizes)
+                first, rows = next(remaining)
+                while surplus >= rows:
+                    surplus -= rows
+                    first, rows = next(remaining)
+                # The second read may find fewer records, because retention has deleted some meanwhile.
                 with closing(offsets_from(first)) as batches:
-                    return _nth(batches, skipped, first)
+                    return next(islice(chain.from_iterable(batches), surplus, None), first)
             if start == log.earliest:
                 return start
             width *= 4
@@ -214,25 +220,3 @@ def _read(
     live = LiveSplit.of(log, max(start, log.seam, log.live_start), min(stop, log.end))
     if live.start < live.stop:
         yield from sources.read_live_split(live)
-
-
-def _batch_of(batches: Sequence[tuple[int, int]], number: int) -> tuple[int, int]:
-    """Find the batch that contains record ``number``. Return the batch's first offset, and the record's number within
-    the batch.
-    """
-    for first, rows in batches:
-        if number < rows:
-            return first, number
-        number -= rows
-    raise IndexError(number)
-
-
-def _nth(batches: Iterable[Sequence[int]], number: int, otherwise: int) -> int:
-    """Return the offset of record ``number`` in ``batches``. Return ``otherwise`` if ``batches`` has fewer records,
-    because retention has deleted some meanwhile.
-    """
-    for offsets in batches:
-        if number < len(offsets):
-            return offsets[number]
-        number -= len(offsets)
-    return otherwise
