@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 import tieredstore as ts
 from tests.support.kafka.kafka_topics import make_topic
@@ -110,12 +110,16 @@ def committed(server: KafkaServer | KafkaCluster, topic: str, partition: int) ->
     try:
         low, _ = consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S)
         consumer.assign([TopicPartition(topic, partition, low)])
-        while (message := consumer.poll(TIMEOUT_S)) is not None and message.error() is None:
+        while (message := consumer.poll(TIMEOUT_S)) is not None:
+            if error := message.error():
+                if error.code() == KafkaError._PARTITION_EOF:
+                    return found
+                assert not error.fatal(), error  # others, such as a lost connection, end by themselves
+                continue
             offset, headers = message.offset(), message.headers()
             assert offset is not None
             found.append((offset, message.timestamp()[1], message.key(), message.value(), headers))  # type: ignore[arg-type]
-        assert message is not None
-        return found
+        raise AssertionError(f"no answer about {topic}-{partition} within {TIMEOUT_S} s")
     finally:
         consumer.close()
 
