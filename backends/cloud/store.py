@@ -464,16 +464,18 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         ``delete`` sends the request, and returns the errors in the answer by key. Repeat it for the keys with transient
         errors. Raise NotSupportedError if the server does not support the request.
         """
-        failures: list[TieredStoreError] = []
+        failures: dict[str, TieredStoreError] = {}
         left = keys
 
         def attempt(client: Client) -> None:
             nonlocal left
             errors = delete(client, left)
-            failures.extend(error for error in errors.values() if not error.retryable)
+            failures.update((key, error) for key, error in errors.items() if not error.retryable)
             passing = {key: error for key, error in errors.items() if error.retryable}
             if passing:
-                left = [key for key in left if key in passing] or left
+                # If an error names none of the keys, send all again, because any of them may still exist.
+                if passing.keys() <= set(left):
+                    left = list(passing)
                 raise next(iter(passing.values()))
 
         try:
@@ -481,8 +483,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         except NotSupportedError:
             raise
         except TieredStoreError as error:
-            failures += [error] * len(left)
-        return failures
+            failures.update((key, error) for key in left if key not in failures)
+        return list(failures.values())
 
     def delete_singly(
         self, keys: Sequence[str], delete: Callable[[Client, str], object], parallelism: int, stall: Stall

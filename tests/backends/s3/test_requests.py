@@ -196,6 +196,21 @@ def test_each_key_that_is_refused_is_counted_after_retries(minio: S3Server, prox
             store.delete(["a", "b", "c"])
 
 
+def test_all_keys_are_sent_again_if_a_transient_error_names_none(
+    minio: S3Server, proxy: FaultProxy, bucket: str
+) -> None:
+    answer = (
+        b"<DeleteResult><Error><Key>a</Key><Code>InternalError</Code></Error>"
+        b"<Error><Code>InternalError</Code></Error></DeleteResult>"
+    )
+    proxy.plan(Answer(200, answer), method="POST")
+    with closing(impatient_store(options_for(minio, bucket, url=proxy.url))) as store:
+        for key in ("a", "b"):
+            store.put(key, b"x")
+        store.delete(["a", "b"])
+        assert list(store.list()) == []
+
+
 def test_a_batch_has_a_thousand_keys_at_most(minio: S3Server, proxy: FaultProxy, bucket: str) -> None:
     with closing(impatient_store(options_for(minio, bucket, url=proxy.url))) as store:
         store.delete(f"absent-{number}" for number in range(2001))
