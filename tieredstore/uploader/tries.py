@@ -160,4 +160,4 @@ class WatchedStore(DelegatingStore):
         return contextlib.nullcontext()
 
     def _waiting(self, verb: str, key: str, size: int = 0) -> AbstractContextManager[object]:
-        return self._watch(f"{verb} of {key!r}", size)
+        return self._watch(f"{verb} of {repr(key) if key else 'the store'}", size)
