@@ -138,6 +138,9 @@ def _split_url(url: str) -> SplitResult:
         )
     if _CONTROL.search(url) or url != url.strip():
         raise ConfigError(f"{_show_url(url)} contains a control character, or blanks around it")
+    if parts.scheme != "file" and (not parts.netloc or ":" in parts.netloc):
+        usage = f"write {parts.scheme}://name or {parts.scheme}://name/prefix"
+        raise ConfigError(f"{_show_url(url)} names no bucket: {usage}")
     return parts
 
 
@@ -165,9 +168,6 @@ def _check_exact(text: str) -> str:
 
 def _bucket_of(parts: SplitResult) -> str:
     """Return the bucket or container of a cloud's URL."""
-    if not parts.netloc or ":" in parts.netloc:
-        url = _show_url(f"{parts.scheme}://{parts.netloc}{parts.path}")  # ``geturl`` drops the slashes of s3://
-        raise ConfigError(f"{url} names no bucket: write {parts.scheme}://name or {parts.scheme}://name/prefix")
     return _check_exact(parts.netloc)
 
 

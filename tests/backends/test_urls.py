@@ -224,6 +224,11 @@ def test_what_names_no_store_is_refused(url: str, monkeypatch: pytest.MonkeyPatc
     refusal(url)
 
 
+@pytest.mark.parametrize("url", ["s3://", "s3:logs", "s3:/logs", "gs:///logs", "az://a:80"])
+def test_a_url_without_a_bucket_is_shown_as_it_was_given(url: str) -> None:
+    assert f"'{url}' names no bucket: write {url[:2]}://name" in refusal(url)
+
+
 def test_a_store_in_memory_is_refused_with_the_reason() -> None:
     assert "ends with its process" in refusal("memory://x")
 
