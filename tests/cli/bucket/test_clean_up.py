@@ -123,7 +123,7 @@ def test_gc_for_scripts_has_an_object_a_line_and_a_summary(root: Path) -> None:
         ),
         ("rm events -p 0 --to 41 --yes", 2, "offset 41 is beyond the end of events-0 (40); a time is written"),
         ("rm events -p 0 --to tomorrow --yes", 2, "not an offset or a time"),
-        ("rm events --to 25 --yes", 2, "only with one TOPIC and -p"),
+        ("rm events --to 25 --yes", 2, "needs one topic and its partitions (partitions=, -p)"),
         ("rm evnts --yes", 3, "evnts"),
         ("du --listing --by day", 2, "--by day needs the manifests"),
     ],
