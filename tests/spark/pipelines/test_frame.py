@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import io
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.support.pipelines import pipeline_frames
 from tests.support.pipelines.pipeline_runs import listed, verify_output
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
+from tests.support.spark.window_sinks import Driven
 from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import ConfigError, InvalidValueError, PreparedGoneError, TieredStoreError
+from tieredstore.errors import ConfigError, DataLossError, InvalidValueError, PreparedGoneError, TieredStoreError
 from tieredstore.pipelines import Parts, Runner, load_pipeline
 from tieredstore.pipelines.files.columns import frame_function
 from tieredstore.pipelines.log.entries import BatchWindow, OutputFile
@@ -26,7 +29,7 @@ from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.run.window_writing import mark_windows
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.spark import start_pipelines
-from tieredstore.spark.pipelines.window_jobs import WindowJobs, join_results
+from tieredstore.spark.pipelines.window_jobs import FrameJob, WindowJobs, join_results
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -137,6 +140,21 @@ def test_what_breaks_the_windows_is_told_before_anything_is_committed(
         run_on_spark(spark, kept, file)
     assert listed(kept.store) == []
     assert set(kept.committed(file).values()) == {0}
+
+
+def test_an_error_in_a_job_of_the_function_is_known(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code of a service depends on this error."""
+
+    def fail(*_: object) -> None:
+        raise PySparkException("Job aborted\ntieredstore.errors.DataLossError: offsets 3 to 4 are lost")
+
+    monkeypatch.setattr(FrameJob, "rows", fail)
+    kept.write(20)
+    with (
+        closing(Driven(kept, frame=named(pipeline_frames.evens))) as driven,
+        pytest.raises(DataLossError, match="offsets 3 to 4"),
+    ):
+        driven.write()
 
 
 def test_who_has_no_spark_refuses_it_by_name(kept: Kept) -> None:

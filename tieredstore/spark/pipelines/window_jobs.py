@@ -11,7 +11,8 @@ from __future__ import annotations
 import uuid
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby
@@ -73,7 +74,8 @@ class WindowJobs:
         """
         if self._frame is not None:
             framed = FrameJob(self._settings, tuple(tasks))
-            rows, read = framed.rows(self._numbers(tasks), self._frame)
+            with _own_errors():  # the function may run jobs
+                rows, read = framed.rows(self._numbers(tasks), self._frame)
             written = [one for one in self._outcomes(rows) if not isinstance(one, Failed)]
             return Batch(join_results([task.window for task in tasks], written, read(bool(written)), self._store))
         of_window = {(task.window.topic, task.window.partition, task.window.start): task for task in tasks}
@@ -117,8 +119,15 @@ class WindowJobs:
 
 def _collect(job: DataFrame) -> list[Row]:
     """Return the rows of a job. Raise this package's error if one of its tasks raised it."""
-    try:
+    with _own_errors():
         return job.collect()
+
+
+@contextmanager
+def _own_errors() -> Generator[None]:
+    """Raise this package's error if a task of a Spark job raised it."""
+    try:
+        yield
     except PySparkException as error:
         if (ours := error_within(error)) is None:
             raise
