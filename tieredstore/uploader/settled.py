@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,12 +23,15 @@ from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT
 from tieredstore.limits import MAX_INT64
 from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.process.health import Health
+from tieredstore.process.log_once import LogOnce
 from tieredstore.uploader.leadership import LeadershipView
 from tieredstore.uploader.partition import Partition
 from tieredstore.uploader.segment import Segment
 
 if TYPE_CHECKING:
     from tieredstore.live.broker_state import BrokerState
+
+_log: Final = LogOnce(logging.getLogger(__name__))
 
 REPLICATION_CHECKPOINT: Final = "replication-offset-checkpoint"
 
@@ -140,13 +144,16 @@ class DiskSettling:
 
 def high_watermarks(log_dir: Path) -> OffsetCheckpoint | None:
     """Read the file of high watermarks that a broker writes every five seconds. Return None if there is no file. If the
-    file is unreadable or damaged, return no high watermarks, because the segments may not be replicated.
+    file is unreadable or damaged, log a warning, and return no high watermarks, because the segments may not be
+    replicated.
     """
+    path = log_dir / REPLICATION_CHECKPOINT
     try:
-        return parse_offset_checkpoint((log_dir / REPLICATION_CHECKPOINT).read_bytes())
+        return parse_offset_checkpoint(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, TieredStoreError):
+    except (OSError, TieredStoreError) as error:
+        _log.warn(f"{path} cannot be read, so its high watermarks are unknown until a broker writes it again: {error}")
         return {}
 
 
