@@ -34,6 +34,7 @@ from tests.support.pubsub.pubsub_topics import (
 )
 from tests.support.stores.doubles import FaultyStore, Moment, Operation, ScriptedStore
 from tests.support.stores.operation_sweep import OperationSweep
+from tests.support.waiting import wait_until
 from tieredstore.api.outcomes import Outcome
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
@@ -51,6 +52,7 @@ from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.format.notifications import parse_batch_key
 from tieredstore.pubsub.produce.batch_writer import BatchWriter
 from tieredstore.pubsub.produce.futures import MessageOutcome, RecordFuture, RecordPlace
+from tieredstore.pubsub.produce.outbox import OpenMessage, Outbox, Sending
 from tieredstore.pubsub.produce.producer import BatchProducer, StoreDelivery
 from tieredstore.pubsub.produce.sink import SinkBatches, SinkCommits
 from tieredstore.pubsub.queue.store_queue import StoreQueue
@@ -318,6 +320,41 @@ def test_a_batch_that_fills_the_buffer_is_written_at_once(compression: str) -> N
     )  # fmt: skip
     publish(topics, [bytes(900)] * 3000)
     assert len(read_values(topics, at_least=3000)) == 3000
+
+
+def test_a_send_that_has_room_again_ends_no_batch() -> None:
+    class NoDelivery:
+        def start(self, outbox: Outbox) -> None:
+            """Deliver nothing: the test does."""
+
+        def stop(self) -> None:
+            """Do nothing."""
+
+    settings = fresh_topics(buffer_bytes="1048576", message_bytes="524288").batches
+    outbox = Outbox(Sending(settings, "all", None, settings.message_bytes, None), NoDelivery())
+
+    def put(size: int) -> None:
+        outbox.put(bytes(size), None, None, None, None)
+
+    def send() -> None:
+        put(60_000)
+        with contextlib.suppress(DeliveryFailedError):
+            outbox.flush(0)
+
+    for size in (500_000, 380_000, 150_000):
+        put(size)
+    first, second = outbox.next((), LONG_S), outbox.next((), LONG_S)
+    assert isinstance(first, OpenMessage)
+    assert isinstance(second, OpenMessage)
+    thread = threading.Thread(target=send)
+    thread.start()
+    wait_until(lambda: outbox.count()["blocked_sends"] == 1, LONG_S)
+    with outbox._changed:  # pyright: ignore[reportPrivateUsage]  the blocked thread runs after ``next`` has looked
+        outbox.settle([first, second], None)
+        third = outbox.next((), LONG_S)
+    thread.join(LONG_S)
+    assert isinstance(third, OpenMessage)
+    assert third.body.count == 2
 
 
 def test_headers_and_ids_take_room_in_the_buffer_as_values_do() -> None:

@@ -180,7 +180,7 @@ class Outbox:
         # Bytes and records of closed Messages that are not stored yet, and the size to which the open Message may grow.
         self._closed_bytes = self._closed_records = self._room_for_open = 0
         self._is_closed = self._is_flushing = False
-        self._blocked_sends = 0  # threads that wait for room now
+        self._blocked: list[int] = []  # sizes of the records whose threads wait for room now
         self._is_plain = sending.auditor is None
         self._next_id = secrets.randbits(63)
 
@@ -245,7 +245,7 @@ class Outbox:
         Message and the record's number in that Message.
         """
         size = len(value or b"") + len(key or b"") + _LENGTHS
-        if self._is_closed or self.held_bytes + size > self._settings.buffer_bytes:
+        if self._is_closed or self._is_full_for(size):
             self._wait_for_room(size)
         if self._sending.auditor is not None and not message_id:
             # Every record needs an id, because an audit compares hashes of ids.
@@ -293,17 +293,16 @@ class Outbox:
         longest_s = self._settings.max_block_ms / 1000
 
         def has_room() -> bool:
-            held = self.held_bytes
-            return self._is_closed or not held or held + size <= self._settings.buffer_bytes
+            return self._is_closed or not self.held_bytes or not self._is_full_for(size)
 
         if not has_room():
             self._counts.blocked_sends += 1
-        self._blocked_sends += 1
+        self._blocked.append(size)
         self._changed.notify_all()
         try:
             is_free = self._changed.wait_for(has_room, longest_s)
         finally:
-            self._blocked_sends -= 1
+            self._blocked.remove(size)
         if not is_free:
             self._counts.full_buffers += 1
             raise BufferFullError(
@@ -311,6 +310,9 @@ class Outbox:
             )
         if self._is_closed:
             raise AlreadyClosedError("the producer was closed")
+
+    def _is_full_for(self, size: int) -> bool:
+        return self.held_bytes + size > self._settings.buffer_bytes
 
     def _new_message(self) -> OpenMessage:
         body, memory = self._packer.open()
@@ -362,7 +364,9 @@ class Outbox:
                     continue
                 wait_s = first.first_s + linger_s - self._sending.monotonic()
                 if self._is_flushing or self._is_closed or wait_s <= 0 or (
-                    self._blocked_sends and self._closed_bytes == sum(len(message.body) for message in batch)
+                    # A thread that has room again may not have run yet.
+                    any(map(self._is_full_for, self._blocked))
+                    and self._closed_bytes == sum(len(message.body) for message in batch)
                 ):  # fmt: skip
                     self._end_batch()
                 else:
