@@ -61,6 +61,17 @@ def test_a_loss_is_told_as_far_as_it_goes(bucket: Bucket, caplog: pytest.LogCapt
     assert "offsets 3 to 8 of orders-0 are lost" in caplog.text
 
 
+def test_a_loss_ends_where_the_bucket_goes_on(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
+    """The bucket lacks offsets 3 and 4. The broker has deleted the offsets up to 8."""
+    bucket.write(3)
+    bucket.write(7, skip=2)
+    split = LiveSplit(ORDERS, 3, 12)
+    with caplog.at_level(logging.WARNING):
+        batches: list[Any] = list(TopicReader(lambda: bucket.manager, QUERY, OFFSETS, live=broker()).read_split(split))
+    assert [offset for batch in batches for offset in batch.to_pydict()["offset"]] == list(range(5, 12))
+    assert "offsets 3 to 4 of orders-0 are lost" in caplog.text
+
+
 def test_a_loss_that_fails_names_the_way_on_of_whoever_asks(bucket: Bucket) -> None:
     query = replace(QUERY, on_data_loss="fail", words=QueryWords(accept_loss="let it be"))
     with pytest.raises(DataLossError, match="begins at offset 7 now; let it be to continue"):

@@ -147,6 +147,14 @@ class Lineage:
         gaps = self.gaps_between(offset, self.end_offset)
         return gaps[0].start if gaps else max(offset, self.end_offset)
 
+    def start_after_gap(self, offset: int) -> int | None:
+        """Return the end of the first gap at or after ``offset``; None if there is none. Offsets before the log are a
+        gap."""
+        if offset < self.earliest_offset:
+            return self.earliest_offset
+        gaps = self.gaps_between(offset, self.end_offset)
+        return gaps[0].stop if gaps else None
+
     def unreadable_between(
         self, start: int, stop: int, *, starts_there: bool, stops_there: bool
     ) -> tuple[Problem, ...]:

@@ -135,7 +135,7 @@ def _place_without_broker(position: int, live: LiveSpan | None, lineage: Lineage
         return Waits()
     if position < beginning(lineage):
         return OutOfRange() if live is None or position < live[0] else Lost(lineage.earliest_offset)
-    later = _next_start(position, lineage)
+    later = lineage.start_after_gap(position)
     if later is not None:
         return Lost(later)
     hidden = lineage.unreadable_between(position, MAX_OFFSET, starts_there=True, stops_there=False)
@@ -154,18 +154,9 @@ def _place_between(position: int, live: LiveSpan, lineage: Lineage | None) -> Pl
     if position > end:
         return EndsEarlier(end)
     assert lineage is not None  # without the bucket's log, all offsets in range are the broker's
-    later = _next_start(position, lineage)
+    later = lineage.start_after_gap(position)
     if later is None and position < lineage.end_offset:
         # The broker has deleted the beginning of the open transaction, so wait for the upload of the segment with the
         # transaction's end.
         return Waits()
     return Lost(start if later is None else min(start, later))
-
-
-def _next_start(position: int, lineage: Lineage) -> int | None:
-    """Return the end of the first gap at or after the position, or None if there is no gap. Unreadable segments before
-    the log are a gap."""
-    if position < lineage.earliest_offset:
-        return lineage.earliest_offset
-    gaps = lineage.gaps_between(position, lineage.end_offset)
-    return gaps[0].stop if gaps else None

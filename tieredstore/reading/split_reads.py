@@ -128,15 +128,16 @@ class QuerySources:
                 # The broker deletes records after it has copied them to the bucket, so look for the missing records
                 # there.
                 late = self._late_copies(split, position, stop)
-                if late is not None:
+                if late is not None and late[1] > position:
                     # No record is lost so far. The bucket has the records up to ``end``, and the broker may have the
                     # later records.
                     lineage, end = late
                     yield from StoredRead(self, lineage, (position, end)).batches()
                     position = end
                 else:
-                    # Ask the broker for its present first offset, because it may have deleted more records since the
-                    # error.
+                    # The bucket may go on before the broker, after a gap.
+                    later = None if late is None else late[0].start_after_gap(position)
+                    begins = begins if later is None else min(begins, later)
                     lost = f"offsets {position} to {min(begins, stop) - 1} of {partition.topic}-{partition.partition}"
                     losses.accept(Loss(f"{error}", "; {} to continue", (f"{lost} are lost: {error}",)), error)
                     position = begins
@@ -173,8 +174,8 @@ class QuerySources:
         range ends.
 
         The bucket's part ends at ``stop``, or earlier at the first gap. Under read_committed, it also ends before the
-        first transaction without an outcome. Return None if the bucket lacks ``start``, or has ``start`` only in
-        records that an election has truncated. Each call lists the topic's keys.
+        first transaction without an outcome. It ends at ``start`` if the bucket lacks ``start``. Return None if the
+        bucket has no log, or only records that an election has truncated. Each call lists the topic's keys.
         """
         source, partition = self.open_source(), split.stored_partition
         lineage: Lineage | None
@@ -191,7 +192,7 @@ class QuerySources:
         end = min(stop, lineage.missing_from(start))
         if self.query.isolation == "read_committed":
             end = find_decided_end(source, lineage, start, end)
-        return (lineage, end) if end > start else None
+        return lineage, end
 
 
 class StoredRead:
