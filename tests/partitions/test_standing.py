@@ -80,3 +80,9 @@ def test_the_broker_is_asked_where_its_leader_is_a_later_one() -> None:
     assert not needs_answer(Position(600, 6), LIVE)
     assert not needs_answer(Position(600), LIVE)
     assert not needs_answer(Position(600, 5), replace(LIVE, live_epoch=None))
+
+
+def test_the_bucket_knows_epochs_of_offsets_that_are_read_from_the_broker() -> None:
+    log = replace(stored((5, 0), (6, 250)), live_epoch=8)
+    assert [log.epoch_before(offset) for offset in (100, 250, 251, 700, 701)] == [None, 5, 6, 6, 8]
+    assert log.position(100) == Position(100, 8)

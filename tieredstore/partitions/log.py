@@ -69,10 +69,10 @@ class PartitionLog:
         return None if self.history is None else self.history.cut
 
     def epoch_before(self, offset: int) -> int | None:
-        """Return the leader epoch of the record before ``offset``. For an offset in the broker's part, return the
-        present leader's epoch, which may be later.
+        """Return the leader epoch of the record before ``offset``; None if unknown. For an offset after the bucket's
+        log, return the present leader's epoch, which may be later.
         """
-        if self.lineage is not None and offset <= self.seam:
+        if self.lineage is not None and offset <= max(self.seam, self.lineage.end_offset):
             return self.lineage.epoch_at(offset - 1)
         return self.live_epoch
 
