@@ -110,6 +110,12 @@ def test_a_run_of_several_pipelines_has_one_summary(kept: Kept) -> None:
     assert (summary["done"], summary["records"], summary["files"]) == (2, 24, 2)
 
 
+def test_a_wrong_file_is_refused_before_spark_starts(tmp_path: Path) -> None:
+    refused = tieredstore("pipeline", "run", tmp_path / "absent.properties")
+    refused.fails(2, "there is no such settings file")
+    assert refused.stderr.startswith("tieredstore: ")
+
+
 def test_status_has_seconds_while_records_wait_for_the_first_batch(kept: Kept) -> None:
     file = kept.file()
     (row,), summary = rows(tieredstore("pipeline", "status", file, "--json"))

@@ -97,11 +97,14 @@ class OnSpark(Group):
             shown = repr(excerpt(self.listen or ""))
             raise ConfigError(f"--listen is {shown}: give host and port, such as 127.0.0.1:9464") from None
         drain_s = duration_of("--drain", self.drain).total_seconds()
+        from tieredstore.pipelines.config.settings import load_pipeline
         from tieredstore.spark.pipelines import runs
 
         settings = {part.partition("=")[0]: part.partition("=")[2] for part in self.conf or ()}
         if wrong := [name for name, value in settings.items() if not name.startswith("spark.") or not value]:
             raise ConfigError(f"--conf {wrong[0]} is not a Spark setting: give spark.NAME=VALUE")
+        for file in files:
+            load_pipeline(file)  # a wrong file is refused before Spark starts
         log_lines(as_json=json_logs)
         spark = runs.session(threads, settings)
         code = runs.pipeline_service(spark, files, drain_s=drain_s, listen=address, take_over=take_over).run()
