@@ -6,7 +6,6 @@ import gc
 import signal
 import socket
 import threading
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -38,25 +37,27 @@ def threads() -> Threads:
     return lambda: {thread.name for thread in threading.enumerate() if thread not in before}
 
 
-def descriptors() -> Counter[str]:
-    """Return the process's open sockets by inode, because those of earlier tests may still close."""
-    links: list[str] = []
+def sockets_at(port: int) -> set[str]:
+    """Return the process's open sockets of a local port. Other sockets belong to clients of other tests."""
+    links: set[str] = set()
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
-            links.append(str(descriptor.readlink()))
-    return Counter(link for link in links if link.startswith(("socket:", "anon_inode:")))
+            links.add(str(descriptor.readlink()))
+    connections = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return links & {f"socket:[{each[9]}]" for each in connections if each[1].endswith(f":{port:04X}")}
 
 
 def test_a_service_that_has_stopped_leaves_no_thread_and_no_port(threads: Threads) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    before_it = descriptors()
     with within(Service("within", {"idle": idle}, listen=("127.0.0.1", 0))) as service:
         assert service.endpoint is not None
-        assert fetched(service.endpoint.port, "/readyz")[0] == 200
+        port = service.endpoint.port
+        assert fetched(port, "/readyz")[0] == 200
+        assert sockets_at(port)
         assert "tieredstore-within-idle" in threads()
         assert signal.getsignal(signal.SIGTERM) == before
     wait_until(lambda: threads() == set())
-    assert descriptors() <= before_it
+    assert sockets_at(port) == set()
     with socket.create_server(("127.0.0.1", service.endpoint.port)):
         pass
 
