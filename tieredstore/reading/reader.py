@@ -146,7 +146,7 @@ class TopicReader(Closing):
                 while surplus >= rows:
                     surplus -= rows
                     first, rows = next(remaining)
-                # The second read may find fewer records, because retention has deleted some meanwhile.
+                # If retention deletes these records before the second read, return the batch's first offset.
                 with closing(offsets_from(first)) as batches:
                     return next(islice(chain.from_iterable(batches), surplus, None), first)
             if start == log.earliest:

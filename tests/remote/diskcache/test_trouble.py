@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import io
 import logging
@@ -283,7 +282,7 @@ def test_a_read_that_ends_after_the_cache_was_closed_opens_nothing_again(tmp_pat
     with opened(tmp_path) as cache:
         cache.put(CHUNKS[0], CHUNK)
 
-        class Buffer(ctypes.c_ubyte * len(CHUNK)):  # type: ignore[misc]
+        class Buffer(bytearray):
             def __len__(self) -> int:
                 calls.append(1)
                 if len(calls) == 2:  # the entry's file is open by now
@@ -291,6 +290,6 @@ def test_a_read_that_ends_after_the_cache_was_closed_opens_nothing_again(tmp_pat
                 return len(CHUNK)
 
         calls: list[int] = []
-        buffer: Any = Buffer()
+        buffer: Any = Buffer(len(CHUNK))
         assert cache.get_into(CHUNKS[0], buffer)
         assert [thread.name for thread in threading.enumerate() if thread.name.startswith("disk-cache")] == []

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -89,9 +90,9 @@ class Submissions:
         self.count = 0
         submit = ThreadPool.submit
 
-        def counting(pool: ThreadPool, *args: object, **kwargs: object) -> object:
-            self.count += "DiskChunkCache" not in args[0].__qualname__  # type: ignore[attr-defined]
-            return submit(pool, *args, **kwargs)  # type: ignore[arg-type]
+        def counting(pool: ThreadPool, *args: Any, **kwargs: Any) -> object:
+            self.count += "DiskChunkCache" not in args[0].__qualname__
+            return submit(pool, *args, **kwargs)
 
         monkeypatch.setattr(ThreadPool, "submit", counting)
 
