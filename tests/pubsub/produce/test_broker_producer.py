@@ -366,13 +366,14 @@ PLACES: list[Place] = [(f"10.0.0.{number}", 9092) for number in range(4)]
 
 
 class Cluster:
-    """Brokers, one of which is cut off from the others. The cut-off broker claims the topic forever, but accepts no
-    writes.
+    """Brokers, one of which is cut off from the others. The cut-off broker accepts no writes. It claims forever that it
+    has the topic, or that ``claimed`` has it, which was killed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, claimed: Place | None = None) -> None:
         self.now_s = 0.0
         self.cut_off = PLACES[0]
+        self.claimed = claimed
         self.has_topic = PLACES[0]
         topics = topics_on(bootstrap=",".join(f"{host}:{port}" for host, port in PLACES))
         settings = topics.settings.section(BatchClientSettings)
@@ -406,7 +407,10 @@ class _Link(BrokerLink):
 
     async def ask(self, request: Request, timeout_s: float) -> Response:
         assert timeout_s > 0
-        host, port = self.place if self.place == self.cluster.cut_off else self.cluster.has_topic
+        if self.place == self.cluster.claimed:
+            raise BrokerUnavailableError("it was killed")
+        is_cut_off = self.place == self.cluster.cut_off
+        host, port = (self.cluster.claimed or self.place) if is_cut_off else self.cluster.has_topic
         answer = MetadataAnswer((TopicMetadata("orders", (BrokerAddress("", host, port),), "s3v2", ()),))
         return Response(request.version, request.request_id, request.payload.kind, Code.OK, payload=answer)
 
@@ -426,4 +430,15 @@ def test_who_is_cut_off_is_left_though_all_have_failed_before(seed: int) -> None
     cluster.has_topic = PLACES[2]
     assert cluster.sends(20)
     cluster.cut_off, cluster.has_topic = PLACES[2], PLACES[1]
+    assert cluster.sends(20)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_who_is_cut_off_and_names_a_killed_broker_is_not_the_only_one_asked(seed: int) -> None:
+    random.seed(seed)
+    cluster = Cluster(claimed=PLACES[1])
+    cluster.has_topic = PLACES[2]
+    for place in PLACES[2:]:
+        cluster.now_s += 10.0
+        cluster.brokers.drop(_Link(place, cluster), "it was slow once")
     assert cluster.sends(20)

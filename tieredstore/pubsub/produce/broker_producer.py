@@ -183,12 +183,12 @@ their topics every ten seconds."""
 
 @dataclass(slots=True)
 class _Pause:
-    """The time for which the producer avoids a failed broker."""
+    """The time for which the producer avoids a failed broker, and its place in the order of metadata requests."""
 
     until_s: float = 0.0
     seconds: float = 0.0
-    failed_s: float = 0.0
-    """When the broker failed last."""
+    last_s: float = 0.0
+    """When the broker last failed, or answered a metadata request."""
 
 
 class TopicBrokers:
@@ -260,13 +260,13 @@ class TopicBrokers:
         """Avoid a failed broker for a while, and refresh metadata."""
         self.mark_stale()
         rest = self._pauses.setdefault(place, _Pause())
-        now_s = rest.failed_s = self._monotonic()
+        now_s = rest.last_s = self._monotonic()
         if rest.until_s <= now_s:  # many Messages may report the same lost broker, so lengthen its pause only once
             rest.seconds = min(_MOST_REST_S, max(_FIRST_REST_S, 2 * rest.seconds))
             rest.until_s = now_s + rest.seconds * (0.5 + random.random() / 2)  # noqa: S311  jitter
 
-    def _failed_s(self, place: Place) -> float:
-        return self._pauses[place].failed_s if place in self._pauses else -1.0
+    def _last_s(self, place: Place) -> float:
+        return self._pauses[place].last_s if place in self._pauses else -1.0
 
     def _choose(self) -> list[Place]:
         """Return the brokers to write to, at most ``pubsub.write.endpoints``. Prefer available brokers in the
@@ -291,14 +291,15 @@ class TopicBrokers:
                 raise self._failure[1]  # the metadata request of another Message has just failed
             seeds = random.sample(self._seeds, len(self._seeds))
             error: TieredStoreError | None = None
-            # Ask recently failed brokers last, because a broker that is cut off from the others still claims in its
-            # metadata to have the topic.
-            for place in sorted(dict.fromkeys([*self._brokers, *seeds]), key=self._failed_s):
+            # Ask in turn, because the metadata of a broker that is cut off from the others stays out of date: it may
+            # name the broker itself, or one that was killed. Ask brokers that failed recently last.
+            for place in sorted(dict.fromkeys([*self._brokers, *seeds]), key=self._last_s):
                 try:
                     self._brokers = await self._ask(place)
                 except BrokerUnavailableError as failure:
                     error = failure
                 else:
+                    self._pauses.setdefault(place, _Pause()).last_s = self._monotonic()
                     # If the topic has no broker yet, request its metadata again soon, because a governor will assign
                     # one.
                     self._asked_s = self._monotonic() - (0.0 if self._brokers else _STALE_S - _MOST_REST_S / 10)
