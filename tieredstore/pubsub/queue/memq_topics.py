@@ -23,7 +23,7 @@ from tieredstore.errors import ConfigError, excerpt
 from tieredstore.places.opening import open_places
 from tieredstore.pubsub.format.notifications import check_path
 from tieredstore.pubsub.queue.queues import KAFKA
-from tieredstore.pubsub.queue.topics import Topic, Topics, check_topic_name
+from tieredstore.pubsub.queue.topics import Topic, Topics, bucket_name, check_topic_name
 from tieredstore.pubsub.settings import BatchSettings
 from tieredstore.remote.stores import settings_of
 
@@ -133,13 +133,10 @@ def topics_in_store(store: ObjectStore, settings: Settings) -> Topics:
 def open_configured_topics(store: ObjectStore, settings: Settings, config: TopicConfig) -> Topics:
     """Return the topics of a store, including the topic of ``config``. Raise ConfigError if that topic is in another
     bucket."""
-    topics = Topics(store, config.apply_to(settings), configured=config.topic)
-    if topics.bucket_name not in ("", config.bucket):
-        raise ConfigError(
-            f"topic {config.topic.name} is in bucket {config.bucket}, but the store is bucket {topics.bucket_name}"
-        )
-    topics.bucket_name = config.bucket
-    return topics
+    name = bucket_name(settings)
+    if name not in ("", config.bucket):
+        raise ConfigError(f"topic {config.topic.name} is in bucket {config.bucket}, but the store is bucket {name}")
+    return Topics(store, config.apply_to(settings), configured=config.topic, bucket=config.bucket)
 
 
 def _brokers(serverset: str, folder: Path) -> tuple[str, ...]:

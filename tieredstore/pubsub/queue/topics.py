@@ -82,8 +82,11 @@ _TOPIC: Final = TypeAdapter(Topic)
 class Topics:
     """The topics of a cluster in one store. Raises ConfigError if the store's conditional writes are not atomic."""
 
-    def __init__(self, store: ObjectStore, settings: Settings, *, configured: Topic | None = None) -> None:
-        """``configured`` is a topic that MemQ's configuration file defines. :meth:`get` also finds this topic."""
+    def __init__(
+        self, store: ObjectStore, settings: Settings, *, configured: Topic | None = None, bucket: str = ""
+    ) -> None:
+        """``configured`` is a topic that MemQ's configuration file defines, with the name of its ``bucket``.
+        :meth:`get` also finds this topic."""
         if not store.conditional_writes:
             raise ConfigError(
                 f"pubsub needs a store with atomic conditional writes, which {store.identity} does not guarantee; use "
@@ -93,7 +96,7 @@ class Topics:
         self.settings = settings
         self.batches: BatchSettings = settings.section(BatchSettings)
         self.folder: OwnFolder = OwnFolder(store, settings.key_prefix, self.batches.cluster)
-        self.bucket_name: str = bucket_name(settings)
+        self.bucket_name: str = bucket or bucket_name(settings)
         # Memory for batches of all topics, for writing and reading. A block is recycled only after its last user
         # releases it, so an upload that hangs does no harm.
         self.memory: SlabPool = SlabPool()
