@@ -1,4 +1,4 @@
-"""Entry points of installed packages: named stores, key sources and queues."""
+"""Entry points of installed packages, such as named stores and key sources."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ STORES: Final = "tieredstore.stores"
 
 KEY_SOURCES: Final = "tieredstore.key_sources"
 """Group of entry points for ``private.key.kms``."""
-
-QUEUES: Final = "tieredstore.queues"
-"""Group of entry points for ``pubsub.queue``."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 

@@ -31,7 +31,6 @@ from tests.support.stores.s3_stores import options_for
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.s3.store import S3ObjectStore
-from tieredstore.config.installed import QUEUES
 from tieredstore.errors import AccessDeniedError, ConfigError, DataLossError, InvalidRangeError, StoreUnavailableError
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import BatchConsumer
@@ -346,7 +345,7 @@ def test_a_queue_of_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> Non
     classes = {"mine": f"{__name__}:OwnQueue", "none": f"{__name__}:NoQueue", "gone": "no_such_module:Queue"}
 
     def installed(group: str, name: str) -> str | None:
-        assert group == QUEUES
+        assert group == queue_kinds.QUEUES
         return classes.get(name)
 
     monkeypatch.setattr(queue_kinds, "installed_class", installed)

@@ -22,7 +22,6 @@ from tieredstore.backends import memory
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
-from tieredstore.config.installed import QUEUES
 from tieredstore.errors import (
     AccessDeniedError,
     ConfigError,
@@ -503,7 +502,7 @@ def moment(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     now = [1_700_000_000_000]
 
     def installed(group: str, name: str) -> str:
-        assert (group, name) == (QUEUES, "forgetful")
+        assert (group, name) == (queue_kinds.QUEUES, "forgetful")
         return f"{__name__}:Forgetful"
 
     monkeypatch.setattr(time, "time_ns", lambda: now[0] * 1_000_000)

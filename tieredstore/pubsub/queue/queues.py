@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Final, NamedTuple
 
-from tieredstore.config.installed import QUEUES, installed_class
+from tieredstore.config.installed import installed_class
 from tieredstore.errors import ConfigError, DataLossError, TieredStoreError
 from tieredstore.installation import Extra
 from tieredstore.process.closing import Closing
@@ -254,6 +254,8 @@ class NotificationQueue(Closing):
 
 STORE: Final = "store"
 KAFKA: Final = "kafka"
+QUEUES: Final = "tieredstore.queues"
+"""Group of entry points for ``pubsub.queue``."""
 LOOK_AGAIN_S: Final = 30.0
 """Time in seconds between lookups of the number of partitions."""
 
