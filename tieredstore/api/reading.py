@@ -323,12 +323,11 @@ class _FollowedRows(ArrowStream, Closing):
         numbers = sorted(number for _, number in snapshot.logs)
         columns = tuple(dict.fromkeys((*plan.columns, *wanted)))
         self._columns = TopicColumns(columns, plan.types, reader.query.topic, numbers)
-        reader.settings = ReadSettings(columns=self._columns.decoded)
         for where in windows:
             left_out.begin(snapshot.logs[where], snapshot.logs[where].end, snapshot.logs[where].end)
         self._left_out = left_out
         places = {where: snapshot.logs[where].position(first) for where, (first, _) in windows.items()}
-        self._tail: LogTail = reader.follow(places)
+        self._tail: LogTail = reader.follow(places, ReadSettings(columns=self._columns.decoded))
 
     def __next__(self) -> pa.RecordBatch:
         while True:

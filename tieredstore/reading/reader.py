@@ -166,9 +166,9 @@ class TopicReader(Closing):
             return QuerySources(self._open_source, self.query, chosen).read_record_split(split)
         return self._sources(chosen).read_live_split(split)
 
-    def follow(self, positions: Mapping[TopicPartition, int | Position]) -> LogTail:
+    def follow(self, positions: Mapping[TopicPartition, int | Position], settings: ReadSettings) -> LogTail:
         """Follow new records of partitions, from these positions on. The tail opens its own connections."""
-        return LogTail(self._open_source(), self.query, positions, settings=self.settings)
+        return LogTail(self._open_source(), self.query, positions, settings=settings)
 
     def live(self) -> LiveReader | None:
         """Return the clients that read the broker; None for the bucket alone."""
