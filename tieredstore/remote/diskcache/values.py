@@ -9,7 +9,7 @@ The header binds a value to its key. All numbers are big-endian::
         48     4  CRC-32C of the 48 bytes above, continued over the payload
         52     -  payload, to the end of the file
 
-This module is separate from ``table``, because files in this format outlive a release. The tests of the format need no
+This module is separate from ``cache``, because files in this format outlive a release. The tests of the format need no
 table.
 """
 
