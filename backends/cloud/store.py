@@ -159,14 +159,14 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         """Write a body up to the size of a part with one request, and a longer body in parts."""
         with cut(body, self.options.part_size) as cutter:
             self.service.check_key(key)
-            self._writing(key, IF_ABSENT if if_absent else ANY).write(cutter)
+            self._make_upload(key, IF_ABSENT if if_absent else ANY).write(cutter)
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
         """Write the object as ``put`` does. If the key is taken, send a HEAD request to learn which write made the
         object."""
         self.service.check_key(key)
         with byte_view(body) as view, cut(view, self.options.part_size) as cutter:
-            replace(self._writing(key, IF_ABSENT), mark=check_mark(mark), is_shared=True).write(cutter)
+            replace(self._make_upload(key, IF_ABSENT), mark=check_mark(mark), is_shared=True).write(cutter)
 
     def replace(self, key: str, body: Body, etag: str) -> str:
         """Write the object as ``put`` does, if the etag of the stored object is ``etag``."""
@@ -178,7 +178,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             if not self.service.is_etag(etag):
                 named = self.name_object(key)
                 raise PreconditionFailedError(f"{named}: {excerpt(etag)!r} is not the etag of any object")
-            return self._writing(key, Condition(etag=etag)).write(cutter)
+            return self._make_upload(key, Condition(etag=etag)).write(cutter)
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
         """Send one request per part. Some clouds also need a request to begin the upload.
@@ -188,7 +188,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         digest = Digest()
         with closing_body(body), cut(digest.of(body), self.options.part_size) as cutter:
             self.service.check_key(key)
-            upload = self._writing(key, IF_ABSENT)
+            upload = self._make_upload(key, IF_ABSENT)
             place, parts = upload.prepare(cutter, staging_prefix)
         return Prepared(key, digest.size, digest.sha256, place, parts, upload.mark)
 
@@ -198,9 +198,9 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         A staged object is copied on the server.
         """
         self.service.check_key(prepared.key)
-        replace(self._writing(prepared.key, IF_ABSENT), mark=prepared.mark).publish(prepared)
+        replace(self._make_upload(prepared.key, IF_ABSENT), mark=prepared.mark).publish(prepared)
 
-    def _writing(self, key: str, condition: Condition) -> Upload[Client, Options]:
+    def _make_upload(self, key: str, condition: Condition) -> Upload[Client, Options]:
         self._have_client("write")
         return self.service.upload(self, key, condition, Stall(self.options.stall_timeout_s, self.retries.monotonic))
 

@@ -129,14 +129,14 @@ class Lineage:
         """Return the spans between ``start`` and ``stop`` (half-open), cut to these offsets."""
         return tuple(
             Span(span.segment, max(span.start, start), min(span.stop, stop))
-            for span in self._touching(start, stop)
+            for span in self._find_touching(start, stop)
             if max(span.start, start) < min(span.stop, stop)
         )
 
     def gaps_between(self, start: int, stop: int) -> tuple[Gap, ...]:
         """Return the gaps between ``start`` and ``stop`` (half-open). Offsets outside the log are no gap."""
         low, high = max(start, self.earliest_offset), min(stop, self.end_offset)
-        around = self._touching(low, high, margin=1) if low < high else ()
+        around = self._find_touching(low, high, margin=1) if low < high else ()
         extents = ((max(a.stop, low), min(b.start, high)) for a, b in itertools.pairwise(around))
         return tuple(Gap(self.partition, first, last) for first, last in extents if first < last)
 
@@ -175,7 +175,7 @@ class Lineage:
         """Return the number of spans that begin at ``offset`` or before."""
         return bisect_right(self.spans, offset, key=lambda span: span.start)
 
-    def _touching(self, start: int, stop: int, margin: int = 0) -> tuple[Span, ...]:
+    def _find_touching(self, start: int, stop: int, margin: int = 0) -> tuple[Span, ...]:
         return self.spans[max(self._upto(start) - 1, 0) : self._upto(stop) + margin]
 
 

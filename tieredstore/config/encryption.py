@@ -171,13 +171,13 @@ class KeyPairSettings(SettingsGroup):
             if value is not None
         ]
         if not given:
-            raise self._broken("private.key.file", "is missing: set it to the path of the private key")
+            raise self._make_error("private.key.file", "is missing: set it to the path of the private key")
         if len(given) > 1:
-            raise self._broken(
+            raise self._make_error(
                 given[1], f"cannot be set together with {given[0]}: set only one source of the private key"
             )
         if self.passphrase_env is not None and self.passphrase_file is not None:
-            raise self._broken(
+            raise self._make_error(
                 "private.key.passphrase.file",
                 "cannot be set together with private.key.passphrase.env: set only one of the two",
             )
@@ -188,22 +188,22 @@ class KeyPairSettings(SettingsGroup):
         if self.kms is None:
             for name, value in (("key", self.kms_key), ("endpoint.url", self.kms_endpoint_url)):
                 if value is not None:
-                    raise self._broken(
+                    raise self._make_error(
                         f"private.key.kms.{name}", "is set without private.key.kms: also set the service's name"
                     )
             return self
         if self.kms_key is None:
-            raise self._broken(
+            raise self._make_error(
                 "private.key.kms.key", "is missing: private.key.kms is set, so set the name of the service's key"
             )
         if self.passphrase_env is not None or self.passphrase_file is not None:
-            raise self._broken(
+            raise self._make_error(
                 "private.key.kms",
                 "cannot be set together with a passphrase: a key that a service encrypted has no passphrase",
             )
         return self
 
-    def _broken(self, name: str, why: str) -> PydanticCustomError:
+    def _make_error(self, name: str, why: str) -> PydanticCustomError:
         return broken_rule(f"{PAIRS}.{self.id}.{name}", why)
 
 

@@ -69,7 +69,7 @@ class GcpKeySource(KeySource):
                 "projects/P/locations/L/keyRings/R/cryptoKeys/K"
             )
         endpoint = urlsplit(endpoint_url or "https://cloudkms.googleapis.com")
-        login = _staying(requests.Session())
+        login = _refuse_redirects(requests.Session())
         try:
             transport = KeyManagementServiceRestTransport(
                 host=endpoint.netloc, url_scheme=endpoint.scheme, credentials=_credentials(endpoint.scheme, login)
@@ -81,7 +81,7 @@ class GcpKeySource(KeySource):
             ) from error
         # The attributes ``_session`` and ``_auth_request`` are not public; they exist in google-cloud-kms 3 and
         # google-auth 2.
-        session = _staying(getattr(transport, "_session"))  # noqa: B009
+        session = _refuse_redirects(getattr(transport, "_session"))  # noqa: B009
         session._auth_request = Request(login)
         session.hooks["response"].append(_refuse_redirection)
         return cls(key, cast("_Client", KeyManagementServiceClient(transport=transport)))
@@ -117,7 +117,7 @@ def _credentials(scheme: str, login: requests.Session) -> Any:
     return credentials
 
 
-def _staying(session: Any) -> Any:
+def _refuse_redirects(session: Any) -> Any:
     """Return the session with redirections refused, because a redirection would send the secret or a token to another
     server.
     """

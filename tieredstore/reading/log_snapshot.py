@@ -38,7 +38,7 @@ class LogSnapshot:
 
         For the error's advice, the method asks ``source`` and the broker for similar names.
         """
-        missing = self._missing(query.selection)
+        missing = self._find_missing(query.selection)
         if missing:
             raise absence(
                 source.store, source.layout.prefix, missing,
@@ -46,7 +46,7 @@ class LogSnapshot:
                 live=_live_partitions(query, missing),
             )  # fmt: skip
 
-    def _missing(self, selection: Selection) -> dict[str, list[int]]:
+    def _find_missing(self, selection: Selection) -> dict[str, list[int]]:
         """Return the missing topics, each with an empty list. If the query selects partitions, return the topics that
         lack some of these, each with a list of the missing partitions.
         """

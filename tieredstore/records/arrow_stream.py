@@ -53,14 +53,14 @@ def _each(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[pa.RecordBatch
         for batch in batches:
             yield iter((batch,))
     except TieredStoreError as error:
-        yield _raising(error)
+        yield _make_failing(error)
     finally:
         close: Callable[[], object] | None = getattr(batches, "close", None)
         if close is not None:
             close()
 
 
-def _raising(error: TieredStoreError) -> Iterator[pa.RecordBatch]:
+def _make_failing(error: TieredStoreError) -> Iterator[pa.RecordBatch]:
     """Return an iterator that raises ``error`` by C code (a future's ``result``), so that the traceback has no Python
     frame.
     """

@@ -101,7 +101,7 @@ class RunRead:
             look = _TransactionWatch(span.stop, meet).watch if is_watching else iter
             lost: LostOffsets | None = None
             noted = 0
-            for records in self._reader.read(section, decoder, aborted, partial(self._following, number), look):
+            for records in self._reader.read(section, decoder, aborted, partial(self._find_next, number), look):
                 kept = self._before_undecided(records) if is_watching else records
                 # Note damage before the records that follow it, because the caller may end the read after them.
                 noted = self._note_skipped(decoder, span.segment, noted)
@@ -138,7 +138,7 @@ class RunRead:
         self._report.aborted.update(aborted)
         return aborted
 
-    def _following(self, number: int) -> RemoteLogSegmentMetadata | None:
+    def _find_next(self, number: int) -> RemoteLogSegmentMetadata | None:
         """Return the next segment if it is read as a whole, and so can be read ahead; None otherwise."""
         span = self._read_of(number + 1)
         if span is None or span.start > span.segment.start_offset or span.stop <= span.segment.end_offset:

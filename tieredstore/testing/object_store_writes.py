@@ -101,7 +101,7 @@ class WriteTests(StoreAccess):
     @pytest.mark.parametrize("before_it_breaks", [0, 1, 100_000, 9 << 20])
     def test_a_body_that_raises_leaves_nothing(self, store: ObjectStore, before_it_breaks: int) -> None:
         with pytest.raises(_BodyBrokenError):
-            store.put("folder/object", _breaking(before_it_breaks))
+            store.put("folder/object", _break_after(before_it_breaks))
         with pytest.raises(ObjectNotFoundError):
             store.get("folder/object")
         assert list(store.list()) == []
@@ -111,7 +111,7 @@ class WriteTests(StoreAccess):
         store.put("object", b"old")
         etag = self.etag(store, "object")
         with pytest.raises(_BodyBrokenError):
-            store.put("object", _breaking(before_it_breaks))
+            store.put("object", _break_after(before_it_breaks))
         assert store.get("object") == b"old"
         assert self.etag(store, "object") == etag
 
@@ -375,13 +375,13 @@ class PreparedTests(StoreAccess):
     def test_a_body_that_breaks_off_leaves_nothing_to_publish(self, store: ObjectStore) -> None:
         for mebibytes in (1, 12):
             with pytest.raises(_BodyBrokenError):
-                store.prepare("folder/object", _breaking(mebibytes << 20), staging_prefix=_STAGING)
+                store.prepare("folder/object", _break_after(mebibytes << 20), staging_prefix=_STAGING)
         assert list(store.list()) == []
         assert [write for write in find_abandoned_writes(store, "folder/object") if write.removable] == []
         store.put("folder/object", b"written", if_absent=True)
 
     def test_a_body_is_closed_however_it_ends(self, store: ObjectStore) -> None:
-        body = _breaking(1 << 20)
+        body = _break_after(1 << 20)
         with pytest.raises(InvalidKeyError):
             store.prepare("", body, staging_prefix=_STAGING)
         assert next(body, None) is None
@@ -449,7 +449,7 @@ class AbandonedTests(StoreAccess):
         store.put("folder/large", (bytes(1 << 20) for _ in range(12)))
         store.replace("folder/object", b"second", self.etag(store, "folder/object"))
         with pytest.raises(_BodyBrokenError):
-            store.put("folder/broken", _breaking(12 << 20))
+            store.put("folder/broken", _break_after(12 << 20))
         left = [*self._find_abandoned(store, "folder/object"), *self._find_abandoned(store, "folder/large")]
         assert left == []
         # Bytes of a broken write may remain only if the service alone can remove them, and if they belong to no object.
@@ -493,7 +493,7 @@ class AbandonedTests(StoreAccess):
 
     def test_abandoned_writes_below_another_prefix_are_not_listed(self, store: ObjectStore) -> None:
         with pytest.raises(_BodyBrokenError):
-            store.put("folder/object", _breaking(12 << 20))
+            store.put("folder/object", _break_after(12 << 20))
         assert list(find_abandoned_writes(store, "elsewhere/")) == []
         assert list(find_abandoned_writes(store, "folder/object/below")) == []
 
@@ -518,7 +518,7 @@ class _BodyBrokenError(Exception):
     """Raised by the bodies of broken writes in these tests."""
 
 
-def _breaking(size: int) -> Iterator[bytes]:
+def _break_after(size: int) -> Iterator[bytes]:
     for at in range(0, size, 1 << 20):
         yield bytes(min(1 << 20, size - at))
     raise _BodyBrokenError

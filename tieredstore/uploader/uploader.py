@@ -408,7 +408,7 @@ class Uploader(Closing):
         for _ in self.expire():
             pass
         led = (partition for partition in self.disk.partitions if partition.role is Role.LED)
-        left = [_left(partition) for partition in led if partition.first]
+        left = [_describe_left(partition) for partition in led if partition.first]
         unreadable = [
             Outcome(action="upload", status="failed", code="failed", topic=topic, partition=number, reason=sentence)
             for (topic, number), sentence in self._unreadable().items()
@@ -540,7 +540,7 @@ def _split_failed(
     return working, failed, [text for text in hold_dirs if not has_failed(Path(text))]
 
 
-def _left(partition: Partition) -> Outcome:
+def _describe_left(partition: Partition) -> Outcome:
     """Describe why a partition has something left to upload."""
     error = partition.turn.error
     return Outcome(

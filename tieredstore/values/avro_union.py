@@ -58,7 +58,7 @@ class _Union:
         self._defined.add(name)
         one, other = self._first.get(name), self._second.get(name)
         if one is None or other is None:
-            return self._defining(one, other)
+            return self._define(one, other)
         if one["type"] != other["type"]:
             raise CannotUniteError(f"{name} has different types in them")
         match one["type"]:
@@ -70,9 +70,9 @@ class _Union:
                     raise CannotUniteError(f"{name} has different sizes in them")
                 return _plain(one)
             case _:
-                return self._defining(one, other)
+                return self._define(one, other)
 
-    def _defining(self, one: AvroObject | None, other: AvroObject | None) -> AvroObject:
+    def _define(self, one: AvroObject | None, other: AvroObject | None) -> AvroObject:
         schema = one or other
         assert schema is not None
         if schema["type"] not in {"record", "error"}:

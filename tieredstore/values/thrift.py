@@ -170,7 +170,7 @@ class _Compact(_Reading):
             return None
         self._truth = first & 0x0F == 1
         step = first >> 4
-        return _compact_kind(first), last + step if step else _signed(self._varint())
+        return _compact_kind(first), last + step if step else _decode_zigzag(self._varint())
 
     def content(self, kind: int) -> Content:
         match kind:
@@ -179,7 +179,7 @@ class _Compact(_Reading):
             case 3:
                 return int.from_bytes(self.take(1), "big", signed=True)
             case 6 | 8 | 10:
-                return _signed(self._varint())
+                return _decode_zigzag(self._varint())
             case 4:
                 return float(struct.unpack("<d", self.take(8))[0])
             case 16:
@@ -217,5 +217,5 @@ def _compact_kind(code: int) -> int:
     return kind
 
 
-def _signed(number: int) -> int:
+def _decode_zigzag(number: int) -> int:
     return (number >> 1) ^ -(number & 1)

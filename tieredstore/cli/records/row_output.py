@@ -75,7 +75,7 @@ class Target:
         if not row_format.takes_equal_names:
             check_names(rows)
         with self.open() as file:
-            count = row_format.write(GivenRows(rows.schema, _flushing(rows, file)), file)
+            count = row_format.write(GivenRows(rows.schema, _flush_each(rows, file)), file)
         if self.path is not None:
             complain(f"{counted(count, noun)} in {self.path}")
 
@@ -95,7 +95,7 @@ class GivenRows:
         return iter(self.batches)
 
 
-def _flushing(rows: BatchRows, file: BinaryIO) -> Iterator[pa.RecordBatch]:
+def _flush_each(rows: BatchRows, file: BinaryIO) -> Iterator[pa.RecordBatch]:
     """Yield the batches. Flush what was written before requesting the next batch."""
     for batch in rows:
         yield batch

@@ -93,11 +93,11 @@ def table_lines(
     first: list[Row] = [[*map(plain, row)] for row in itertools.islice(ahead, sample)]
     width = None if is_wide else width
     needed = _measure(columns, first)
-    shown = [at for at in _fitting(columns, needed, width) if is_wide or columns[at].rank < WIDE]
+    shown = [at for at in _find_fitting(columns, needed, width) if is_wide or columns[at].rank < WIDE]
     is_short = width is not None and _lacks_wanted(columns, needed, shown, width)
     if is_short:
         needed = _measure(columns, [_shorten(columns, row) for row in first])
-        shown = _fitting(columns, needed, width)
+        shown = _find_fitting(columns, needed, width)
     layout = _Layout([columns[at] for at in shown], _widths(columns, needed, shown, width), width, is_short)
     yield layout.names()
     rule = "─" * min(sum(layout.widths) + len(GAP) * (len(shown) - 1), width or _LONGEST_RULE)
@@ -201,7 +201,7 @@ def _total(columns: Sequence[Column], needed: Sequence[int], shown: Sequence[int
     return sum(_least(columns[at], needed[at]) for at in shown) + len(GAP) * (len(shown) - 1)
 
 
-def _fitting(columns: Sequence[Column], needed: Sequence[int], width: int | None) -> list[int]:
+def _find_fitting(columns: Sequence[Column], needed: Sequence[int], width: int | None) -> list[int]:
     """Return the indexes of the columns that fit, each at its minimum width."""
     shown = list(range(len(columns)))
     if width is None:

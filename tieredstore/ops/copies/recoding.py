@@ -217,7 +217,7 @@ class Transcoder:
 
     def is_uncompressed(self, segment: StoredSegment) -> bool:
         """Read the segment's first batch. Return True if its records are not compressed."""
-        with self._reading().open(segment.metadata) as log:
+        with self._open_source().open(segment.metadata) as log:
             head = log.read(FRAME_SIZE)
             size = first_batch_size(head) or 0
             head += log.read(max(0, min(size, segment.manifest.chunk_index.original_file_size) - len(head)))
@@ -259,7 +259,7 @@ class Transcoder:
 
     def transcode(self, segment: StoredSegment) -> tuple[Uuid, int]:
         """Write the segment under a new id. Return the id and the number of bytes written."""
-        manager = self._reading()
+        manager = self._open_source()
         metadata = segment.metadata
         options = self._route.recoding.options_of(segment.manifest, partial(self.is_uncompressed, segment))
         layout = KeyLayout(self._route.target.prefix, self._route.target.settings.key_prefix_mask)
@@ -277,7 +277,7 @@ class Transcoder:
             )
             return new_id.id, writer.copy_content(copy, content).total
 
-    def _reading(self) -> RemoteStorageManager:
+    def _open_source(self) -> RemoteStorageManager:
         """Return the source's manager, without a chunk cache. The first call creates it and reads the keys."""
         with self._lock:
             if self._manager is None:

@@ -77,7 +77,7 @@ def place_hold(store: ObjectStore, prefix: str, hold: LegalHold) -> None:
     try:
         store.put(_key(prefix, hold.name), raw, if_absent=True)
     except PreconditionFailedError as error:
-        raise _taken(hold) from error
+        raise _make_error(hold) from error
 
 
 def check_free(store: ObjectStore, prefix: str, hold: LegalHold) -> None:
@@ -87,7 +87,7 @@ def check_free(store: ObjectStore, prefix: str, hold: LegalHold) -> None:
         store.head(_key(prefix, hold.name))
     except ObjectNotFoundError:
         return
-    raise _taken(hold)
+    raise _make_error(hold)
 
 
 def _readable(hold: LegalHold) -> bytes:
@@ -101,7 +101,7 @@ def _readable(hold: LegalHold) -> bytes:
     raise ConfigError(f"the hold {hold.name!r:.120} could not be read: give a reason of at most 10,000 letters")
 
 
-def _taken(hold: LegalHold) -> PreconditionFailedError:
+def _make_error(hold: LegalHold) -> PreconditionFailedError:
     return PreconditionFailedError(f"there is a hold {hold.name!r} already; release it, or choose another name")
 
 

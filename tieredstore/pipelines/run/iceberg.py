@@ -142,7 +142,7 @@ class IcebergTable:
         def swap(catalog: Catalog) -> None:
             table = self._load(catalog)
             is_done = table is not None and self._number(table, old, _REMOVED) >= number
-            pending = _pending(new, self._number(table, new), new.state.number)
+            pending = _list_pending(new, self._number(table, new), new.state.number)
             added = [key for _, files in pending for key in files]
             going = [] if is_done else self._find_going(table, old, keys)
             properties = {} if is_done else {self._property(old, _REMOVED): str(number)}
@@ -164,7 +164,7 @@ class IcebergTable:
             if table is None:
                 raise ResourceNotFoundError(f"the catalog {self._catalog} has no table {self._name}: {files}")
             number = self._number(table, log)
-            if _pending(log, number, _last(log)):
+            if _list_pending(log, number, _last(log)):
                 raise ConfigError(
                     f"the table {self._name} has the files of entries up to {number} of the commit log, but not up to "
                     f"{_last(log)}: run the pipeline once, or {files}"
@@ -194,7 +194,7 @@ class IcebergTable:
     def _enter(self, catalog: Catalog, log: CommitLog) -> None:
         table, last = self._load(catalog), _last(log)
         number = self._number(table, log)
-        pending = _pending(log, number, last)
+        pending = _list_pending(log, number, last)
         is_first = number < 0
         while pending:
             piece = _first_piece(pending)
@@ -440,7 +440,7 @@ def _last_given(log: CommitLog) -> int:
     return max((entry.number for entry in log.entries() if effects(entry).gives), default=-1)
 
 
-def _pending(log: CommitLog, number: int, last: int) -> list[tuple[int, list[str]]]:
+def _list_pending(log: CommitLog, number: int, last: int) -> list[tuple[int, list[str]]]:
     """Return the files that the entries after ``number`` and up to ``last`` added, by entry. Leave out files that later
     entries removed."""
     if number >= last:

@@ -47,7 +47,7 @@ class Starts:
         """
         if not self._groups.starting_group:
             return {log.where: self._by_rule(log) for log in logs}
-        standing = self._standing([log.where for log in logs])
+        standing = self._read_committed([log.where for log in logs])
         if is_new and logs and not standing:
             raise ConfigError(
                 f"startingOffsets: the group {self._groups.starting_group} has no committed offset of any of the "
@@ -106,7 +106,7 @@ class Starts:
                     log.topic, log.partition, at, log.end,
                 )  # fmt: skip
 
-    def _standing(self, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def _read_committed(self, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         if self._groups.group_storage == "zookeeper":
             return _in_zookeeper(self._groups, wheres)
         cluster = self._query.open_cluster()

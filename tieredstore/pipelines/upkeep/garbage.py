@@ -46,7 +46,7 @@ def collect_garbage(
     folders = {OWN_FOLDER}
     for root in naming.places.roots:
         for log in find_claimed_logs(store, root):
-            waiting |= _waiting(log)
+            waiting |= _read_waiting(log)
             folders.update(topic for topic, _ in log.state.positions)
     for info in store.list(naming.staging_prefix):
         outcome = _outcome(info.modified_ms, now_ms - min_age_ms, is_waiting=info.key in waiting)
@@ -94,7 +94,7 @@ def _outcome(modified_ms: int | None, older_than_ms: int, *, is_waiting: bool) -
     return Outcome.DELETED
 
 
-def _waiting(log: CommitLog) -> set[str]:
+def _read_waiting(log: CommitLog) -> set[str]:
     """Read a log; return the keys and the staging keys of its committed but unpublished files."""
     state = log.read()
     if state.unpublished < 0:

@@ -86,7 +86,7 @@ class Handshakes:
 
     def accept(self) -> asyncio.BaseProtocol:
         """Return a protocol for the plain socket of a new client."""
-        return _Door(self._come)
+        return _Door(self._take_client)
 
     def release(self, connection: Connection) -> None:
         """Free the memory that an ended connection had reserved in the broker's buffer, if any."""
@@ -104,7 +104,7 @@ class Handshakes:
 
     # --- before a handshake ---
 
-    def _come(self, client: socket.socket, address: str) -> None:
+    def _take_client(self, client: socket.socket, address: str) -> None:
         if self._is_closed:
             client.close()
             return
@@ -236,8 +236,8 @@ class _Door(asyncio.Protocol):
     """Takes a client's socket from the asyncio transport that accepted it, before this transport reads from the
     socket."""
 
-    def __init__(self, come: Callable[[socket.socket, str], None]) -> None:
-        self._come = come
+    def __init__(self, take_client: Callable[[socket.socket, str], None]) -> None:
+        self._take_client = take_client
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         peer: tuple[str, int] | None = transport.get_extra_info("peername")
@@ -247,7 +247,7 @@ class _Door(asyncio.Protocol):
         except OSError as error:
             _logger.warning("cannot accept a client: %s", error.strerror or error)
         else:
-            self._come(client, str(peer[0]) if peer else "")
+            self._take_client(client, str(peer[0]) if peer else "")
         cast("asyncio.Transport", transport).abort()
 
 

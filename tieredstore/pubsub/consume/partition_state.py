@@ -335,7 +335,7 @@ class PartitionState:
     ==================  =======================================  =====================================================
     a batch is          in                                       next
     ==================  =======================================  =====================================================
-    QueuedNotification  ``_queued``: its notification was read     Fetching: as soon as the budget allows
+    QueuedNotification  ``_queued``: its notification was read   Fetching: as soon as the budget allows
     Fetching            ``_ahead``: it has budget                OpenBatch: it is the first, and its object is there.
                                                                  Absent or damaged: raises, and is fetched again by the
                                                                  next read; :meth:`pass_over` exhausts it

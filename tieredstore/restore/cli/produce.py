@@ -130,7 +130,7 @@ def produce(
         if created := prepare_target(source, client, new):
             complain(f"created {', '.join(created)}")
         teller = Teller(_RESTORED, output.as_json, dry_run=False)
-        produced = ProduceRun(source, client, on_progress=_telling(teller))
+        produced = ProduceRun(source, client, on_progress=_make_counter(teller))
         tell_all(lambda tell: run(_count(produced, kept, teller), tell), teller)
 
 
@@ -162,7 +162,7 @@ def _list_losses(losses: Sequence[tuple[TopicPartition, OffsetSpan]]) -> list[Js
     ]
 
 
-def _telling(teller: Teller) -> Callable[[int], None]:
+def _make_counter(teller: Teller) -> Callable[[int], None]:
     """Return a callback that counts records, and shows their number every ten seconds."""
     told_at, total = monotonic(), 0
     teller.more["records"] = 0

@@ -196,13 +196,13 @@ def _split(chunks: Iterable[memoryview], size: int) -> Iterator[memoryview]:
     for chunk in chunks:
         at = 0
         while begun and at < len(chunk):
-            lacking = _lacking(begun, position, size)
+            lacking = _count_lacking(begun, position, size)
             begun += chunk[at : at + lacking]
             at += lacking
-            if not _lacking(begun, position, size):
+            if not _count_lacking(begun, position, size):
                 yield memoryview(begun)
                 begun, position = bytearray(), position + len(begun)
-        while at < len(chunk) and not _lacking(chunk[at:], position, size):
+        while at < len(chunk) and not _count_lacking(chunk[at:], position, size):
             batch = chunk[at : at + (first_batch_size(chunk[at:]) or 0)]
             yield batch
             at, position = at + len(batch), position + len(batch)
@@ -211,7 +211,7 @@ def _split(chunks: Iterable[memoryview], size: int) -> Iterator[memoryview]:
         raise BatchCorruptError(f"the log has {size} bytes, but its last whole batch ends at byte {position}")
 
 
-def _lacking(head: bytearray | memoryview, position: int, size: int) -> int:
+def _count_lacking(head: bytearray | memoryview, position: int, size: int) -> int:
     """Return the minimum number of bytes to add to ``head``, the beginning of a batch; 0 if the batch is complete."""
     if len(head) < FRAME_SIZE:
         return FRAME_SIZE - len(head)

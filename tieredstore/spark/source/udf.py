@@ -404,7 +404,7 @@ class StoredSegments:
         stop = segment.end_offset + 1
         spans: tuple[Span, ...] = (Span(segment, segment.start_offset, stop),)
         if self._settings.isolation == "read_committed":
-            spans += self._following(segment)
+            spans += self._find_later_spans(segment)
         log = Lineage(segment.topic_id_partition, (), spans)
         return PartitionRead(self._source, log, segment.start_offset, stop, self._settings)
 
@@ -417,7 +417,7 @@ class StoredSegments:
         objects = SegmentObjects(key.segment_id, key.start_offset, ((Suffix.MANIFEST, manifest),), path)
         return describe_segment(self._source, load_segment(store, objects, self._source.manifest_rules))
 
-    def _following(self, segment: RemoteLogSegmentMetadata) -> tuple[Span, ...]:
+    def _find_later_spans(self, segment: RemoteLogSegmentMetadata) -> tuple[Span, ...]:
         lineage = self._lineage(segment.topic_id_partition)
         for part in lineage.superseded:
             if part.segment.remote_log_segment_id == segment.remote_log_segment_id:
