@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.support.records.disk_segments import write_segments
+from tests.support.stores.doubles import ScriptedStore
 from tieredstore.backends.base import admin_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.config import Settings, settings_from
-from tieredstore.errors import AccessDeniedError, ConfigError, StoreError, StoreUnavailableError
+from tieredstore.errors import AccessDeniedError, ConfigError, StoreUnavailableError
 from tieredstore.format.keys import main_path
 from tieredstore.kafka.logdir import describe
 from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
@@ -164,23 +165,13 @@ def test_names_beside_a_brokers_prefix_count() -> None:
     assert settings_from({**texts, "uploader.layout": "pinterest"}).endpoint.is_raw
 
 
-class Refusing(MemoryObjectStore):
-    """A store that deletes nothing."""
-
-    def __init__(self, error: StoreError) -> None:
-        super().__init__()
-        self._error = error
-
-    def delete(self, keys: Iterable[str]) -> None:
-        raise self._error
-
-
 def test_a_deletion_is_retryable_only_if_all_its_failures_are() -> None:
     rules = {"endpoint.rules": "pii", "endpoint.rules.pii.topics": "pii-.*", "endpoint.rules.pii.prefix": "x/"}
     settings = settings_from({"storage.backend.class": "memory", "chunk.size": "64", **rules})
-    own = Place(Endpoint(), Refusing(StoreUnavailableError("busy")), "")
-    other = Place(Endpoint(prefix="x/"), Refusing(AccessDeniedError("denied")), "x/")
-    store = RoutedStore([own, other], RulesProvider(settings))
+    busy = ScriptedStore(MemoryObjectStore()).on("delete", do=StoreUnavailableError("busy"))
+    denied = ScriptedStore(MemoryObjectStore()).on("delete", do=AccessDeniedError("denied"))
+    places = [Place(Endpoint(), busy, ""), Place(Endpoint(prefix="x/"), denied, "x/")]
+    store = RoutedStore(places, RulesProvider(settings))
     segments = [RemoteLogSegmentId(TopicIdPartition(_ID, topic, 0), Uuid.random()) for topic in ("orders", "pii-1")]
     with pytest.raises(AccessDeniedError):
         store.delete(f"{main_path(segment, 0)}.log" for segment in segments)
