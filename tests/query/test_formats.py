@@ -80,7 +80,7 @@ def test_columns_of_one_name_are_refused_where_a_row_would_lose_one(name: str, t
     target = Target(tmp_path / "a", name)
     if WRITERS[name].takes_equal_names:
         target.write(twice.to_reader())
-        assert (tmp_path / "a").read_text().splitlines() == ["a,a", "1,2"]
+        assert re.findall(r"\w", (tmp_path / "a").read_text()) == ["a", "a", "1", "2"]
     else:
         with pytest.raises(ConfigError, match="the query returns two columns named a"):
             target.write(twice.to_reader())

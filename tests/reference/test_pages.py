@@ -15,6 +15,9 @@ from tests.support.paths import GOLDEN, REPOSITORY
 from tests.support.reference.pages import FOLDER, PAGES, render_page
 from tieredstore.config import load_settings
 from tieredstore.pipelines import load_pipeline
+from tieredstore.pipelines.format_table import FORMATS
+from tieredstore.pipelines.parser_table import PARSERS
+from tieredstore.query.writers import WRITERS
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -30,7 +33,20 @@ def test_a_default_among_the_choices_is_marked_and_not_repeated() -> None:
 
 
 def test_every_name_in_json_has_a_meaning() -> None:
-    assert "TODO" not in render_page("json.md")
+    assert "TODO" not in render_page("json.md"), "write the meaning into docs/reference/json.md"
+
+
+NAMED = {
+    "pipelines.md": [*PARSERS, *FORMATS],
+    "read.md": [*WRITERS, *(f".{name}" for name in WRITERS)],
+    "query.md": [f".{name}" for name in WRITERS],
+}
+
+
+@pytest.mark.parametrize("page", NAMED)
+def test_a_guide_names_every_parser_and_format(page: str) -> None:
+    text = (FOLDER.parent / "how-to" / page).read_text()
+    assert [name for name in NAMED[page] if f"`{name}`" not in text] == [], f"add a row to docs/how-to/{page}"
 
 
 def test_the_first_program_of_python_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -237,7 +237,7 @@ def test_every_command_says_in_the_table_what_it_does() -> None:
     # `mirror` only adds, except with --repair, which needs --yes.
     assert having["--yes"] == by_effect["rewrites"] | {"mirror"}
     assert {"holds place", "mirror", "upload"} <= having["--dry-run"] <= by_effect["adds"]
-    assert by_effect["reads"] == READ.keys() | OF_FILES
+    assert by_effect["reads"] == READ.keys() | OF_FILES, "add the command to READ, or to OF_FILES"
     assert by_effect["rewrites"] == {name.partition(" --")[0] for name in REWRITE} | SPECIAL
 
 

@@ -204,7 +204,7 @@ def test_every_command_that_prints_json_is_here() -> None:
         for path, command in commands_below(program())
         if any("--json" in parameter.opts for parameter in command.params)
     }
-    assert printing == set(PRINTING)
+    assert printing == set(PRINTING), "add it to PRINTING; `python -m tests.cli.app.test_json_names`; `make docs`"
 
 
 def _run(command: str, line: str) -> Result:
