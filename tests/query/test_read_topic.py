@@ -108,17 +108,17 @@ def test_windows_are_of_offsets_of_times_or_of_each_partition(bucket: Bucket) ->
         return places(read_topic(bucket.manager, "orders", columns=PLACES, **window))
 
     assert read(start=48, stop=50) == [(0, 48), (0, 49), (1, 48), (1, 49)]
-    assert read(start={0: 98, 1: AtTime(4850)}) == [(0, 98), (0, 99), (1, 49)]
+    assert read(start={("orders", 0): 98, ("orders", 1): AtTime(4850)}) == [(0, 98), (0, 99), (1, 49)]
     assert read(partitions=[1], stop=AtTime(150)) == [(1, 0), (1, 1)]
     assert read(start=100) == []
     assert read(start=60, stop=70) == [(0, offset) for offset in range(60, 70)]
-    for window in ({"start": 101}, {"stop": 101}, {"start": {1: 51}}, {"stop": 1_795_428_000_000}):
+    for window in ({"start": 101}, {"stop": 101}, {"start": {("orders", 1): 51}}, {"stop": 1_795_428_000_000}):
         with pytest.raises(ConfigError, match=r"a time .*is written"):
             read(**window)
     with pytest.raises(ConfigError, match="from 9 up to 3"):
         read(start=9, stop=3)
     with pytest.raises(ConfigError, match="no partition 7"):
-        read(start={7: 1})
+        read(start={("orders", 7): 1})
     with pytest.raises(ResourceNotFoundError, match="order"):
         read_topic(bucket.manager, "order")
     with pytest.raises(ConfigError, match="columns"):

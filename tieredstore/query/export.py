@@ -94,10 +94,9 @@ def export_files(
 
 
 def _export(reader: TopicReader, snapshot: LogSnapshot, plan: ReadPlan, file: ExportFile) -> Exported:
-    alone = replace(
-        plan, start={file.partition: file.start}, stop={file.partition: file.stop}, parallelism=1,
-        filter=ds.field("partition") == file.partition,
-    )  # fmt: skip
+    where = reader.query.topic, file.partition
+    is_there = ds.field("partition") == file.partition
+    alone = replace(plan, start={where: file.start}, stop={where: file.stop}, parallelism=1, filter=is_there)
     file.path.parent.mkdir(parents=True, exist_ok=True)
     draft = file.path.with_name(f".{file.path.name}.part")
     try:

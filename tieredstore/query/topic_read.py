@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
 
@@ -17,36 +17,30 @@ from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes
 from tieredstore.records.arrow_stream import ArrowStream
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pyarrow.dataset as ds
 
-    from tieredstore.model import Place
+    from tieredstore.model import Places
     from tieredstore.process.closing import Closing
     from tieredstore.query.topic_scan import TopicScan
 
 _MIB: Final = 1024 * 1024
-
-GivenPlaces: TypeAlias = "Place | Mapping[int, Place] | None"
-"""The start or stop of a read: for all partitions, or by partition number. None means the log's own start or end."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
     """The parameters of a read.
 
-    ``start`` and ``stop`` (exclusive) are an offset, an ``AtTime``, or None for the first record or the end. Each of
-    the two applies to all partitions, or is a mapping from partition numbers. ``filter`` is a pyarrow expression over
-    any columns. Records that its conditions on ``partition``, ``offset`` and ``timestamp`` exclude are not even
-    fetched. ``types`` are the types of keys and values.
+    ``start`` and ``stop`` (exclusive) are places, or None for the first record or the end. ``filter`` is a pyarrow
+    expression over any columns. Records that its conditions on ``partition``, ``offset`` and ``timestamp`` exclude are
+    not even fetched. ``types`` are the types of keys and values.
 
     ``parallelism`` is the number of splits to read at once, by default the number of cores. Records are sorted by
     partition and offset. Readers stop decoding while ``max_bytes`` of decoded records wait for the caller (one more
     batch may wait).
     """
 
-    start: GivenPlaces = None
-    stop: GivenPlaces = None
+    start: Places | None = None
+    stop: Places | None = None
     columns: Sequence[str] = TOPIC_COLUMNS
     filter: ds.Expression | None = None
     types: ColumnTypes = field(default_factory=ColumnTypes)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 import pyarrow as pa
 
 from tieredstore.limits import MAX_OFFSET
-from tieredstore.model import Earliest, Latest, Place, Places
+from tieredstore.model import Earliest, Latest
 from tieredstore.query.conditions import Condition, PartitionSpan
 from tieredstore.query.topic_columns import TopicColumns, topic_schema
-from tieredstore.query.topic_read import GivenPlaces, ReadPlan, TopicRead
+from tieredstore.query.topic_read import ReadPlan, TopicRead
 from tieredstore.reading.losses import Losses, losses_between
 from tieredstore.reading.plan import WindowSplit
 from tieredstore.reading.reader import TopicReader
@@ -26,7 +26,6 @@ from tieredstore.records.splits import RecordSplit, SplitLimits
 if TYPE_CHECKING:
     from tieredstore.model import TopicPartition
     from tieredstore.partitions.log import OffsetWindow, PartitionLog
-    from tieredstore.query.topic_read import GivenPlaces
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.omitted_records import LeftOut
 
@@ -153,7 +152,8 @@ def begin_read(
     # Decode also the columns that only the filter uses; the read does not return these columns.
     columns = tuple(dict.fromkeys((*plan.columns, *(() if condition is None else condition.columns))))
     numbers = sorted(number for _, number in snapshot.logs)
-    starts, stops = _places(topic, plan.start, Earliest()), _places(topic, plan.stop, Latest())
+    starts = Earliest() if plan.start is None else plan.start
+    stops = Latest() if plan.stop is None else plan.stop
     lookup = reader.lookup(snapshot)
     windows = lookup.clamp(starts, stops)
     if left_out is not None:
@@ -187,12 +187,6 @@ def begin_read(
             for loss in losses_between(snapshot.logs[where], *window)
         )
     return TopicRead(topic, plan, scan, owned=reader if owns_reader else None)
-
-
-def _places(topic: str, given: GivenPlaces, default: Place) -> Places:
-    if isinstance(given, Mapping):
-        return {(topic, number): place for number, place in given.items()}
-    return default if given is None else given
 
 
 def _spans(log: PartitionLog, start: int, stop: int) -> Iterator[PartitionSpan]:

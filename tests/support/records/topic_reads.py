@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.model import DEFAULT_ISOLATION
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes
-from tieredstore.query.topic_read import GivenPlaces, ReadPlan, TopicRead
+from tieredstore.query.topic_read import ReadPlan, TopicRead
 from tieredstore.query.topic_scan import begin_read
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.reader import TopicReader
@@ -16,7 +16,7 @@ from tieredstore.values import Binary, ValueType
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
-    from tieredstore.model import Isolation, Uuid
+    from tieredstore.model import Isolation, Places, Uuid
     from tieredstore.records.settings import OnDataLoss
     from tieredstore.remote.source import SegmentSource
 
@@ -28,8 +28,8 @@ def read_topic(
     topic: str,
     *,
     partitions: Sequence[int] | None = None,
-    start: GivenPlaces = None,
-    stop: GivenPlaces = None,
+    start: Places | None = None,
+    stop: Places | None = None,
     columns: Sequence[str] = TOPIC_COLUMNS,
     filter: ds.Expression | None = None,
     key: ValueType = _BINARY,
