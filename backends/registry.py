@@ -110,7 +110,7 @@ def _load(path: str, extra: str) -> type[ObjectStore]:
             module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if f"{module_name}.".startswith(f"{error.name}."):
-            raise ConfigError(f"there is no module {module_name}, which storage.backend.class names") from error
+            raise ConfigError(f"storage.backend.class: no module {module_name}; is it in PYTHONPATH?") from error
         raise
     store_class: object = getattr(module, name, None)
     if not (isinstance(store_class, type) and issubclass(store_class, ObjectStore)):

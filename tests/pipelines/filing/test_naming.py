@@ -314,7 +314,7 @@ def test_settings_of_places_may_change_between_runs(topic: StoredTopic, store: O
         ({"secor.s3.alter.path.date": "2026-01-02"}, "secor.s3.alternative.path is missing"),
         ({**DATED, "secor.s3.alter.path.date": "soon"}, "a day, as 2026-01-31"),
         ({**DATED, "secor.s3.alternative.path": "../x"}, "secor.s3.alternative.path"),
-        ({**DATED, "secor.message.parser.class": "offset"}, "the parser offset does not make"),
+        ({**DATED, "secor.message.parser.class": "offset"}, "the parser offset makes none"),
         ({**DATED, "partitioner.granularity.date.format": "yyyy-MM"}, "with year, month and day"),
         ({**DATED, "hive.table.prefix": "a."}, "Hive tables need"),
         ({**HASHED, f"hive.table.name.{TOPIC}": "a"}, "Hive tables need"),

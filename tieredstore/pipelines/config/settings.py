@@ -294,7 +294,7 @@ def _find_broken_directories(own: PipelineSettings) -> Iterator[tuple[str, str]]
     if not naming.alternative_root:
         yield "secor.s3.alternative.path", "is missing; secor.s3.alter.path.date needs it"
     if not kind_of(own).by_time:
-        yield "secor.s3.alter.path.date", "needs directories of days, which the parser offset does not make"
+        yield "secor.s3.alter.path.date", f"needs directories of days, but the parser {own.filing.parser} makes none"
     codes = java_format(own.filing.date_format, "partitioner.granularity.date.format")
     has_day = all(any(code in codes for code in codes_of) for codes_of in (("%Y", "%y"), ("%m",), ("%d",)))
     if "/" in codes or not has_day:
