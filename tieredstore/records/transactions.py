@@ -71,8 +71,7 @@ class Transactions:
         an index cost only the requests of `PendingTransactions`.
         """
         while self._looked_into < len(self._spans) and (self._looked_into <= number or self._stable < stop):
-            self._look_into(self._looked_into)
-            self._looked_into += 1
+            self._look_into_next()
         # Forget transactions that ended before ``start``: no later call needs them, because ``start`` only ascends.
         self._aborted = [entry for entry in self._aborted if entry.last_offset >= start]
         return [entry for entry in self._aborted if entry.first_offset < stop]
@@ -85,8 +84,9 @@ class Transactions:
         This costs two requests for the producer snapshot, or none if the offset index was read before.
         """
         first = self._spans[0]
-        is_cut = first.stop <= first.segment.end_offset
-        return is_cut or any(offset < start for offset in find_open_at_end(self._source, first.segment).values())
+        if _is_cut(first):
+            return True
+        return any(offset < start for offset in find_open_at_end(self._source, first.segment).values())
 
     def first_undecided(self, stop: int) -> Undecided | None:
         """Return the first transaction that is open at the end of the spans, if it begins before ``stop``.
@@ -98,15 +98,14 @@ class Transactions:
             # Visit all spans, because a snapshot built from a log includes an earlier open transaction only if the
             # earlier logs were read.
             while self._looked_into < len(self._spans):
-                self._look_into(self._looked_into)
-                self._looked_into += 1
+                self._look_into_next()
         # Every transaction that began before the last stable offset ``_stable`` has an outcome, so no transaction of
         # this read is open.
         if self._stable >= stop:
             return None
         last = self._spans[-1]
         pending = self._pending
-        if pending is None and last.stop <= last.segment.end_offset:
+        if pending is None and _is_cut(last):
             # The last span ends before its segment does, but the snapshot describes the end of the segment. So read
             # the segment's batches instead.
             pending = PendingTransactions(self._source, self._spans, self._start)
@@ -116,21 +115,22 @@ class Transactions:
             return None
         return Undecided(last.segment.topic_id_partition, producer, offset, last.stop)
 
-    def _look_into(self, number: int) -> None:
-        span = self._spans[number]
+    def _look_into_next(self) -> None:
+        span = self._spans[self._looked_into]
         entries = self._known[span] if span in self._known else find_aborted(self._source, span)
         ended: Sequence[AbortedTransaction] = ()
         # The last stable offset in the index may be too high. It is not valid beyond the span's end, nor beyond the
         # first transaction that is still pending there.
         limit = span.stop
         if self._pending is not None:
-            ended = self._pending.find_ended(number)
             # ``pending`` may describe a later span already, so use the value recorded for this span.
-            limit = min(limit, self._pending.pending_from(number))
+            ended, pending_from = self._pending.find_ended(self._looked_into)
+            limit = min(limit, pending_from)
         told = {(entry.producer_id, entry.last_offset) for entry in ended}
         self._aborted += [entry for entry in entries if (entry.producer_id, entry.last_offset) not in told]
         self._aborted += ended
         self._stable = max([self._stable, *(min(entry.last_stable_offset, limit) for entry in entries)])
+        self._looked_into += 1
 
 
 class PendingTransactions:
@@ -151,8 +151,7 @@ class PendingTransactions:
         self._spans = spans
         self._start = start
         self._next = 0
-        self._ended: dict[int, list[AbortedTransaction]] = {}
-        self._pending_from: dict[int, int] = {}
+        self._ended: dict[int, tuple[Sequence[AbortedTransaction], int]] = {}
         self.pending: dict[int, int] = {}
         """Transactions that are open at the end of the visited spans, but unknown to the last span's broker. Maps
         producer ids to first offsets.
@@ -162,22 +161,19 @@ class PendingTransactions:
         """Skip to span ``number``. Call this only if the read finds no record of a transaction in the earlier spans."""
         self._next = max(self._next, number + 1)
 
-    def find_ended(self, number: int) -> Sequence[AbortedTransaction]:
-        """Return the pending transactions with an abort marker in span ``number``. The span's index may lack them, or
-        give them too late a first offset.
+    def find_ended(self, number: int) -> tuple[Sequence[AbortedTransaction], int]:
+        """Return the pending transactions with an abort marker in span ``number``, which the span's index may lack, or
+        give too late a first offset.
+
+        Also return the smallest first offset of the transactions still pending at the span's end; MAX_OFFSET if there
+        are none.
         """
         while self._next <= number:
-            if ended := list(self._go_through(self._next)):
-                self._ended[self._next] = ended
-            if self.pending:
-                self._pending_from[self._next] = min(self.pending.values())
+            ended = list(self._go_through(self._next))
+            if ended or self.pending:
+                self._ended[self._next] = ended, min(self.pending.values(), default=MAX_OFFSET)
             self._next += 1
-        return self._ended.get(number, ())
-
-    def pending_from(self, number: int) -> int:
-        """Return the smallest first offset of the transactions that were pending at the end of span ``number``;
-        MAX_OFFSET if there were none."""
-        return self._pending_from.get(number, MAX_OFFSET)
+        return self._ended.get(number, ((), MAX_OFFSET))
 
     def find_open_at_end(self) -> Mapping[int, int]:
         """Return the transactions that are open at the end of all spans, as first offsets by producer id."""
