@@ -112,7 +112,7 @@ class QueryTables(Closing):
         self._batch_tables: dict[str, BatchTable] = {}
         self._source = source
         self._options = options
-        self._types_of = types_of
+        self._types_of: Callable[[str], ColumnTypes] = types_of or (lambda _: options.types)
         self._tables: dict[str, TopicTable] = {}
         self._registered: dict[str, str] = {}
         self._sql = ""
@@ -317,8 +317,7 @@ class QueryTables(Closing):
 
     def _table(self, topic: str) -> TopicTable:
         if topic not in self._tables:
-            types = self._options.types if self._types_of is None else self._types_of(topic)
-            chosen = replace(self._options, types=types)
+            chosen = replace(self._options, types=self._types_of(topic))
             self._tables[topic] = TopicTable(self._source, topic, chosen, keeps_snapshot=True)
         return self._tables[topic]
 
@@ -327,7 +326,7 @@ class QueryTables(Closing):
         if topic not in self._batch_tables:
             if self._batches is None or not self._batches.has(topic):
                 return None
-            types = self._options.types if self._types_of is None else self._types_of(topic)
+            types = self._types_of(topic)
             self._batch_tables[topic] = self._batches.table(topic, types.key, types.value)
         return self._batch_tables[topic]
 

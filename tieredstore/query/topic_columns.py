@@ -44,10 +44,6 @@ class ColumnTypes:
             if not isinstance(cast("object", kind), ValueType):
                 raise ConfigError(f"{name} is {kind!r}; it must be Binary(), Text(), Json(schema) or Avro(schema)")
 
-    def of(self, column: str) -> ValueType | None:
-        """Return the type of the column ``key`` or ``value``; None for other columns."""
-        return {"key": self.key, "value": self.value}.get(column)
-
 
 _BYTES: Final = ColumnTypes()
 
