@@ -2,6 +2,7 @@
 names of the parser's classes in Secor.
 
 To add a parser, add its class and a row of ``PARSERS``. The row names a group of settings if only this parser has them.
+If directories are named as in ``dt=...``, add the prefix to :func:`partition_names`, so that no column has its name.
 """
 
 from __future__ import annotations
@@ -129,6 +130,7 @@ class ParserKind:
     """Function that raises ConfigError for an invalid time pattern. Only parsers with PatternSettings have this
     function."""
     by_time: bool = True
+    """True if each directory belongs to a day, an hour or a minute."""
     schemas: Literal["", "avro", "protobuf"] = ""
     """Kind of schema that the parser requires for each topic."""
 
