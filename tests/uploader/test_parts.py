@@ -77,6 +77,13 @@ def test_a_log_directory_that_is_named_twice_is_refused(tmp_path: Path) -> None:
         broker_environment(uploader_settings_from(own))
 
 
+def test_folders_are_relative_to_the_folder_of_the_settings_file(tmp_path: Path) -> None:
+    texts = {"uploader.leadership": "static", "uploader.log.dirs": "logs,/kafka/logs", "uploader.hold.dir": "held"}
+    own = uploader_settings_from(texts, base_dir=tmp_path)
+    assert broker_environment(own).log_dirs == (tmp_path / "logs", Path("/kafka/logs"))
+    assert own.hold_dir == (tmp_path / "held",)
+
+
 @pytest.mark.parametrize("protocol", ["SSL", "ssl"])
 def test_a_listener_is_chosen_by_the_clients_protocol(tmp_path: Path, protocol: str) -> None:
     chosen = settings(tmp_path, kafka_security_protocol=protocol)

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import AnyStr, Final
+from typing import AnyStr, Final, cast
 from urllib.parse import urlsplit
 
 from pydantic import GetCoreSchemaHandler, SecretStr, ValidationInfo
@@ -87,10 +87,13 @@ class Kind:
         return repr(shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}…")
 
     def read(self, text: str, info: ValidationInfo) -> object:
-        """Parse ``text``; a relative path starts from the ``base_dir`` of the context."""
-        # Without a context there is no settings file, so a relative path stays relative.
+        """Parse ``text``; relative paths start from the ``base_dir`` of the context."""
+        # Without a context there is no settings file, so relative paths stay relative.
         value = self.parse(text)
         base_dir: Path = info.context["base_dir"] if info.context else Path()
+        if isinstance(value, tuple):
+            items = cast("tuple[object, ...]", value)
+            return tuple(base_dir / item if isinstance(item, Path) else item for item in items)
         return base_dir / value if isinstance(value, Path) else value
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -219,6 +222,7 @@ BOOLEAN: Final = Kind("bool", "true or false", _boolean)
 NAME: Final = Kind("string", "not empty", _some)
 SECRET: Final = Kind("password", "not empty", _secret, hides=lambda _: True)
 PATH: Final = Kind("path", "not empty", _path)
+FOLDERS: Final = Kind("list", "folders, separated by commas", lambda text: tuple(map(_path, _split(text))))
 URL: Final = Kind(
     "string",
     "an http:// or https:// URL without user, query or fragment",

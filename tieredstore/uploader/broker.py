@@ -82,14 +82,13 @@ def broker_environment(settings: UploaderSettings) -> BrokerEnvironment:
 
 
 def _log_dirs(settings: UploaderSettings, broker: Mapping[str, str]) -> tuple[Path, ...]:
-    texts = settings.log_dirs or tuple(
-        text.strip() for text in (broker.get("log.dirs") or broker.get("log.dir") or "").split(",") if text.strip()
-    )
-    if not texts:
+    of_broker = (broker.get("log.dirs") or broker.get("log.dir") or "").split(",")
+    paths = settings.log_dirs or tuple(Path(text.strip()) for text in of_broker if text.strip())
+    if not paths:
         raise ConfigError(
             "no log directory is known: set uploader.log.dirs, or uploader.server.properties to a file with log.dirs"
         )
-    folders = tuple(dict.fromkeys(Path(text).absolute() for text in texts))
+    folders = tuple(dict.fromkeys(path.absolute() for path in paths))
     known: dict[str, Path] = {}
     for folder in folders:
         first = known.setdefault(os.path.realpath(folder), folder)

@@ -96,16 +96,16 @@ def _of_hold_dirs(own: UploaderSettings, log_dirs: Sequence[Path]) -> Iterator[C
     if not own.hold_dir:
         sentence = "uploader.hold.dir is not set: segments that Kafka deletes while no uploader runs are lost"
         yield Check("hold_dir", Verdict.WARN, sentence)
-    for text in own.hold_dir:
-        yield from catch_errors("hold_dir", partial(_of_hold_dir, text, own, log_dirs))
-    folders = [folder for folder in map(Path, own.hold_dir) if not has_failed(folder) and folder.is_dir()]
+    for path in own.hold_dir:
+        yield from catch_errors("hold_dir", partial(_of_hold_dir, path, own, log_dirs))
+    folders = [folder for folder in own.hold_dir if not has_failed(folder) and folder.is_dir()]
     for log_dir in log_dirs:
         if folders and log_dir.is_dir():
             find_hold_dir(log_dir, folders)
 
 
-def _of_hold_dir(text: str, own: UploaderSettings, log_dirs: Sequence[Path]) -> Iterator[Check]:
-    folder = hold_dir_of(text, log_dirs)
+def _of_hold_dir(path: Path, own: UploaderSettings, log_dirs: Sequence[Path]) -> Iterator[Check]:
+    folder = hold_dir_of(path, log_dirs)
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise ConfigError(f"uploader.hold.dir: {folder} cannot be written: {_OWNER}, and make it this user's folder")
     device = folder.stat().st_dev

@@ -135,7 +135,7 @@ class Link:
 class Links:
     """The folders for hard links, at least one on each file system that has log directories. Thread-safe."""
 
-    def __init__(self, folders: Iterable[str], log_dirs: Sequence[Path]) -> None:
+    def __init__(self, folders: Iterable[Path], log_dirs: Sequence[Path]) -> None:
         """Lock the folders. Without any folder, the uploader makes no links.
 
         Raise ConfigError for a folder that is absent, inside a log directory, or in use by another uploader.
@@ -145,7 +145,7 @@ class Links:
         """The partitions' folders whose last link failed, each with the folder for links and the reason."""
         self.is_read_only = False
         """True during a plan, which neither makes nor removes links."""
-        found = self._folders = tuple(dict.fromkeys(hold_dir_of(text, log_dirs) for text in folders))
+        found = self._folders = tuple(dict.fromkeys(hold_dir_of(folder, log_dirs) for folder in folders))
         self._folder_by_log_dir = {log_dir: find_hold_dir(log_dir, found) for log_dir in log_dirs if found}
         for folder in found:
             try:
@@ -287,10 +287,10 @@ def _is_same(path: Path, descriptor: int) -> bool:
         return False
 
 
-def hold_dir_of(text: str, log_dirs: Sequence[Path]) -> Path:
+def hold_dir_of(path: Path, log_dirs: Sequence[Path]) -> Path:
     """Return a folder of ``uploader.hold.dir``; raise ConfigError if it is absent, on a failed disk, or inside a log
     directory."""
-    folder = Path(text).absolute()
+    folder = path.absolute()
     try:
         is_there = folder.is_dir()
     except OSError as error:

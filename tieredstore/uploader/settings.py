@@ -18,7 +18,7 @@ from tieredstore.config.pinterest import translate
 from tieredstore.config.properties import OwnProperties, own_properties, texts_of
 from tieredstore.config.sections import SettingsSection
 from tieredstore.config.source import SettingsReader
-from tieredstore.config.values import BOOLEAN, NAME, PATH, choice, host_and_port, integer, long, string, words
+from tieredstore.config.values import BOOLEAN, FOLDERS, NAME, PATH, choice, host_and_port, integer, long, string, words
 from tieredstore.model import GivenProperties, can_be_topic
 
 _UPLOADER: Final = "uploader."
@@ -47,7 +47,7 @@ class UploaderSettings(SettingsGroup):
         description="The broker's settings file. It supplies log directories, id and listener if they are "
         "not set here.",
     )
-    log_dirs: Annotated[tuple[str, ...], words("folders, separated by commas", NAME.parse)] = Field(
+    log_dirs: Annotated[tuple[Path, ...], FOLDERS] = Field(
         default=(), alias="uploader.log.dirs", description="The broker's log directories."
     )
     broker_id: Annotated[int | None, integer(0)] = Field(
@@ -97,7 +97,7 @@ class UploaderSettings(SettingsGroup):
         alias="uploader.scan.interval.ms",
         description="Time between scans of the log directories. Scans find what file system notifications miss.",
     )
-    hold_dir: Annotated[tuple[str, ...], words("folders, separated by commas", NAME.parse)] = Field(
+    hold_dir: Annotated[tuple[Path, ...], FOLDERS] = Field(
         default=(),
         alias="uploader.hold.dir",
         description=(

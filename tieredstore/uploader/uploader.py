@@ -526,8 +526,8 @@ class Uploader(Closing):
 
 
 def _split_failed(
-    log_dirs: Sequence[Path], hold_dirs: Sequence[str]
-) -> tuple[Sequence[Path], Sequence[Path], Sequence[str]]:
+    log_dirs: Sequence[Path], hold_dirs: Sequence[Path]
+) -> tuple[Sequence[Path], Sequence[Path], Sequence[Path]]:
     """Return the log directories to ship from, those that have failed, and the folders for links on working disks. As a
     broker does, go on with the other log directories if some have failed. If all have failed, ship from all.
     """
@@ -537,7 +537,7 @@ def _split_failed(
     for path in failed:
         _logger.error("log directory %s has failed, and is left out until the uploader is restarted", path)
     working = [path for path in log_dirs if path not in failed]
-    return working, failed, [text for text in hold_dirs if not has_failed(Path(text))]
+    return working, failed, [path for path in hold_dirs if not has_failed(path)]
 
 
 def _describe_left(partition: Partition) -> Outcome:
