@@ -426,6 +426,21 @@ def test_an_outage_is_tried_again_and_a_refusal_ships_what_is_selected(caplog: p
     assert "are unavailable" in caplog.text
 
 
+@pytest.mark.parametrize("error", [BrokerDeniedError("no"), None])
+def test_what_is_known_of_a_topic_holds_while_brokers_give_no_answer(
+    error: TieredStoreError | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = Broker({"table": {"cleanup.policy": "compact"}})
+    advice = advice_of(broker)
+    advice.ask(["table"])
+    broker.answers, broker.error = {}, error
+    advice.forget()
+    for _ in range(50):
+        advice.ask(["table"])
+    assert (advice.refused.keys(), advice.advice) == ({"table"}, {"table": ()})
+    assert "table: shipped" not in caplog.text
+
+
 def test_a_topic_that_is_never_told_of_is_shipped_after_some_tries(caplog: pytest.LogCaptureFixture) -> None:
     broker: Any = Broker({})
     advice = advice_of(broker)

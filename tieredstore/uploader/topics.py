@@ -27,8 +27,6 @@ _DAY_MS: Final = 86_400_000
 _TRIES: Final = 10
 """After this many attempts without an answer about a topic, its settings count as unavailable."""
 
-_NOT_TOLD: Final[dict[str, str]] = {}
-
 
 class TopicSelection:
     """Selects topics by the configured patterns. A pattern must match the whole name. A topic that is both included and
@@ -116,28 +114,31 @@ class TopicAdvice:
         """Read the settings of the topics that were not read since the last :meth:`forget`. ``ids`` has the present
         topic ids: a re-created topic may have other settings, so read them again.
 
-        Raise an error of the broker if a retry may succeed. After any other error, treat the settings as empty.
+        Raise an error of the broker if a retry may succeed. After any other error, keep the known settings, and treat
+        unknown settings as empty.
         """
         wanted = sorted(topic for topic in set(topics) if not self._is_asked(topic, ids.get(topic)))
         if self._broker is None or not wanted:
             return
         try:
-            answers = self._broker.topic_settings(wanted)
+            answers: Mapping[str, Mapping[str, str] | None] = self._broker.topic_settings(wanted)
         except TieredStoreError as error:
             if error.retryable:
                 raise
-            _logger.warning("the settings of topics are unavailable, so all selected topics are shipped: %s", error)
-            answers = dict.fromkeys(wanted, _NOT_TOLD)
+            _logger.warning("settings of topics are unavailable; topics with unknown settings are shipped: %s", error)
+            answers = dict.fromkeys(wanted)
         refused_before = set(self.refused)
         unknown: list[str] = []
         for topic in wanted:
             if topic not in answers and self._in_vain[topic] < _TRIES:
                 self._in_vain[topic] += 1
                 continue
-            if topic not in answers:
+            if topic not in answers and topic not in self.advice:
                 unknown.append(topic)
             self._asked[topic] = ids.get(topic)
-            self._take(topic, answers.get(topic, _NOT_TOLD))
+            settings = answers.get(topic)
+            if settings is not None or topic not in self.advice:
+                self._take(topic, settings or {})
         if unknown:
             _logger.warning("%s: shipped, though the brokers give no answer about the topic's settings", _name(unknown))
         for sentence in [*self._refusals(set(self.refused) - refused_before), *self.sentences(wanted)]:
