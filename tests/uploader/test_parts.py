@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -204,6 +205,45 @@ def test_a_class_of_ones_own_says_who_leads_until_its_answer_is_too_old() -> Non
     assert view.is_known
     now_s[0] = UNKNOWN_S + 1
     assert (view.is_known, view.was_ever_known, view.leads(("a", 3))) == (False, True, True)
+
+
+class Cluster:
+    """A cluster that lists only the topics that the login may describe. ``ids`` has its other answers by topic."""
+
+    def __init__(self, ids: dict[str, Uuid | None]) -> None:
+        self.listed, self.ids = {"plain"}, ids
+        self.error: TieredStoreError = BrokerDeniedError("no")
+
+    def leaders(self) -> dict[TopicPartition, int]:
+        return {(topic, 0): 1 for topic in self.listed}
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, Uuid | None]:
+        answers = {topic: self.ids[topic] for topic in topics if topic in self.ids}
+        if not answers:
+            raise self.error
+        return answers
+
+
+@pytest.mark.parametrize("ids", [{}, {"deleted": None}])
+def test_a_topic_that_the_login_may_not_describe_is_named_once(
+    ids: dict[str, Uuid | None], caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster: Any = Cluster(ids)
+    leadership = leadership_of("auto", BrokerEnvironment((), 1, {}), cluster)
+    leadership.watch({("plain", 0), ("secret", 0), ("secret", 1), *((topic, 0) for topic in ids)})
+    cluster.ids, cluster.error = {}, BrokerUnavailableError("away")
+    assert leadership.led() == {("plain", 0)}
+    assert caplog.messages == []
+    cluster.ids, cluster.error = ids, BrokerDeniedError("no")
+    for _ in range(3):
+        assert leadership.led() == {("plain", 0)}
+    (line,) = caplog.messages
+    assert line.startswith("topic secret: not shipped: this Kafka login has no right Describe")
+    cluster.listed = {"plain", "secret"}
+    assert leadership.led() == {("plain", 0), ("secret", 0)}
+    cluster.listed = {"plain"}
+    leadership.led()
+    assert len(caplog.messages) == 2
 
 
 numbers = st.integers(0, 2**63 - 1)
@@ -448,7 +488,7 @@ def test_a_topic_that_is_never_told_of_is_shipped_after_some_tries(caplog: pytes
         advice.ask(["orders"])
     assert advice.knows("orders")
     assert 1 < len(broker.asked) < 50
-    assert "topic orders: shipped, though the brokers give no answer about the topic's settings" in caplog.text
+    assert "topic orders: not refused, though the brokers do not give the topic's settings" in caplog.text
 
 
 def test_without_a_broker_nobody_is_asked() -> None:

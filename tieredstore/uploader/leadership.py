@@ -13,16 +13,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.config.named_class import import_class
-from tieredstore.errors import BrokerDeniedError, BrokerUnavailableError, ConfigError
+from tieredstore.errors import BrokerDeniedError, BrokerUnavailableError, ConfigError, TieredStoreError
 from tieredstore.installation import Extra
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.process.forks import ForkSafeLock
 from tieredstore.uploader.broker import AUTO, STATIC, ZOOKEEPER, BrokerEnvironment
+from tieredstore.uploader.topics import name_topics
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
     from tieredstore.live.broker_state import BrokerState
+
+_logger: Final = logging.getLogger(__name__)
 
 UNKNOWN_S = 30.0
 """After this time without an answer, leadership counts as unknown."""
@@ -77,11 +80,36 @@ class ClusterLeadership(Leadership):
     def __init__(self, environment: BrokerEnvironment, broker: BrokerState) -> None:
         super().__init__(environment)
         self._broker = broker
+        self._topics: frozenset[str] = frozenset()
+        self._unlisted: frozenset[str] = frozenset()
+
+    def watch(self, partitions: Collection[TopicPartition]) -> None:
+        """Record the local topics, to warn of those that the cluster does not show to this login."""
+        self._topics = frozenset(topic for topic, _ in partitions)
 
     def led(self) -> Collection[TopicPartition]:
         """Read all leaders by one metadata request."""
-        own = self.environment.broker_id
-        return frozenset(where for where, leader in self._broker.leaders().items() if leader == own)
+        own, leaders = self.environment.broker_id, self._broker.leaders()
+        self._warn_of_denied(self._topics - {topic for topic, _ in leaders})
+        return frozenset(where for where, leader in leaders.items() if leader == own)
+
+    def _warn_of_denied(self, unlisted: frozenset[str]) -> None:
+        """Warn of the topics that the login may not describe. The list of all topics omits them, as it omits deleted
+        topics, so ask by name."""
+        if new := unlisted - self._unlisted:
+            try:
+                denied = new - self._broker.topic_ids(new).keys()
+            except BrokerDeniedError:
+                denied = new
+            except TieredStoreError:
+                return  # ask again at the next call
+            if denied:
+                _logger.warning(
+                    "%s: not shipped: this Kafka login has no right Describe on the topic, so its leader is unknown; "
+                    "grant the right, or set uploader.topics.exclude",
+                    name_topics(sorted(denied)),
+                )
+        self._unlisted = unlisted
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None]:
         """Read the ids by one metadata request."""
@@ -144,8 +172,6 @@ def leadership_of(name: str, environment: BrokerEnvironment, broker: BrokerState
     )  # fmt: skip
     return own_class(environment)
 
-
-_logger: Final = logging.getLogger(__name__)
 
 _SESSION_S: Final = 18.0
 _AT_ONCE: Final = 1000

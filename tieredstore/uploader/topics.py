@@ -125,7 +125,7 @@ class TopicAdvice:
         except TieredStoreError as error:
             if error.retryable:
                 raise
-            _logger.warning("settings of topics are unavailable; topics with unknown settings are shipped: %s", error)
+            _logger.warning("topics' settings are unavailable, so compacted or tiered ones may be shipped: %s", error)
             answers = dict.fromkeys(wanted)
         refused_before = set(self.refused)
         unknown: list[str] = []
@@ -140,7 +140,9 @@ class TopicAdvice:
             if settings is not None or topic not in self.advice:
                 self._take(topic, settings or {})
         if unknown:
-            _logger.warning("%s: shipped, though the brokers give no answer about the topic's settings", _name(unknown))
+            _logger.warning(
+                "%s: not refused, though the brokers do not give the topic's settings", name_topics(unknown)
+            )
         for sentence in [*self._refusals(set(self.refused) - refused_before), *self.sentences(wanted)]:
             _logger.warning("%s", sentence)
 
@@ -148,14 +150,14 @@ class TopicAdvice:
         """Return the distinct warnings about these topics (by default all), each with the topics that it concerns."""
         named = sorted(self.advice if topics is None else topics)
         concerned = _topics_of((sentence, topic) for topic in named for sentence in self.advice.get(topic, ()))
-        return [f"{_name(names)}: {sentence}" for sentence, names in concerned.items()]
+        return [f"{name_topics(names)}: {sentence}" for sentence, names in concerned.items()]
 
     def _refusals(self, topics: Iterable[str]) -> list[str]:
         """Return a sentence for each reason, with the topics that are refused for it."""
         refused = _topics_of((self.refused[topic], topic) for topic in sorted(topics))
         way = "to ship anyway, set uploader.force.topics="
         return [
-            f"{_name(names)}: not shipped: {reason}; {way}{','.join(names[:_MOST_NAMED])}"
+            f"{name_topics(names)}: not shipped: {reason}; {way}{','.join(names[:_MOST_NAMED])}"
             for reason, names in refused.items()
         ]
 
@@ -185,7 +187,7 @@ def _topics_of(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return topics
 
 
-def _name(topics: Sequence[str]) -> str:
+def name_topics(topics: Sequence[str]) -> str:
     """Return a text that names the topics, at most ten of them."""
     if len(topics) == 1:
         return f"topic {topics[0]}"
