@@ -7,6 +7,7 @@ import json
 import logging
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.uploader.uploader_disk import BrokerDisk, run_once
+from tests.support.uploader.uploader_disk import BrokerDisk, extents, run_once, uploader_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import Hole, MoveBack, ShippedSegment, Watermark
 from tieredstore.errors import (
@@ -378,7 +379,7 @@ def test_an_open_file_is_read_whole_though_the_system_gives_a_part_of_it(
 
 
 class Broker:
-    """A broker with scripted answers and errors."""
+    """A broker with scripted answers, and an error for requests that it does not answer at all."""
 
     def __init__(self, answers: dict[str, dict[str, str]]) -> None:
         self.answers = answers
@@ -387,9 +388,10 @@ class Broker:
 
     def topic_settings(self, topics: list[str]) -> dict[str, dict[str, str]]:
         self.asked.append(list(topics))
-        if self.error is not None:
+        answers = {topic: self.answers[topic] for topic in topics if topic in self.answers}
+        if self.error is not None and not answers:
             raise self.error
-        return {topic: self.answers[topic] for topic in topics if topic in self.answers}
+        return answers
 
 
 def advice_of(broker: Broker | None, **settings: str) -> TopicAdvice:
@@ -489,6 +491,18 @@ def test_a_topic_that_is_never_told_of_is_shipped_after_some_tries(caplog: pytes
     assert advice.knows("orders")
     assert 1 < len(broker.asked) < 50
     assert "topic orders: not refused, though the brokers do not give the topic's settings" in caplog.text
+
+
+def test_a_single_run_ships_a_topic_whose_settings_are_denied(tmp_path: Path) -> None:
+    disk, store = BrokerDisk(tmp_path / "logs", segments=2), MemoryObjectStore()
+    other = replace(PARTITION, topic="other", topic_id=Uuid.random())
+    BrokerDisk(tmp_path / "logs", other, segments=2)
+    broker = Broker({"other": {}})
+    broker.error = BrokerDeniedError("no")
+    with uploader_of(disk.log_dir, store) as uploader:
+        uploader.topics = TopicAdvice(uploader.own, cast("BrokerState", broker))
+        assert list(uploader.run_once()) == []
+    assert (extents(store), extents(store, other)) == ([(0, 9)], [(0, 9)])
 
 
 def test_without_a_broker_nobody_is_asked() -> None:

@@ -387,7 +387,8 @@ class Uploader(Closing):
         end_s = self._monotonic() + INCOMPLETE_S
         while self.sweep().incomplete and self._monotonic() < end_s:
             self._sleep(_AGAIN_S)
-        self.topics.ask(partition.where.topic for partition in self.disk.partitions)
+        for _ in range(2):  # the second request asks why the first had no answer about a topic
+            self.topics.ask(partition.where.topic for partition in self.disk.partitions)
         self.roles.assign()
 
     def _ship_once(self, tries: int) -> Table[Outcome]:
