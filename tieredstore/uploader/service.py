@@ -205,7 +205,7 @@ class _Threads:
                 continue
             partition = schedule.take(_IDLE_S)
             if partition is not None:
-                self._uploader.ship_run(partition)
+                self._uploader.ship(partition, goes_on=True)
 
     def _take_touched(self, folder: Path) -> None:
         self._uploader.disk.touch(folder)

@@ -262,19 +262,12 @@ class Uploader(Closing):
             if partition.role is Role.LED and where.topic not in self.own.force_topics:
                 yield where
 
-    def ship(self, partition: Partition) -> Step | None:
-        """Make one step of a partition taken from the schedule; return None if the step failed."""
-        return self._steps(partition, goes_on=False)
+    def ship(self, partition: Partition, *, goes_on: bool = False) -> Step | None:
+        """Make one step of a partition taken from the schedule; return None if the step failed.
 
-    def ship_run(self, partition: Partition) -> Step | None:
-        """Make consecutive steps of a partition until a step makes no progress, or for about a second. Return the last
-        result.
-
-        Consecutive steps read the partition's state once and save the upload watermark once.
+        With ``goes_on``, make consecutive steps until a step makes no progress, or for about a second, and return the
+        last result. They read the partition's state once and save the upload watermark once.
         """
-        return self._steps(partition, goes_on=True)
-
-    def _steps(self, partition: Partition, *, goes_on: bool) -> Step | None:
         end_s = self._monotonic() + _RUN_S
         try:
             while True:

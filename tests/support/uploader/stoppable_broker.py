@@ -136,7 +136,7 @@ class StoppableBroker:
         self.uploader.ask_settled()
         partition = self.uploader.schedule.take(0.0)
         if partition is not None:
-            self.uploader.ship_run(partition)
+            self.uploader.ship(partition, goes_on=True)
 
     @contextlib.contextmanager
     def hide_one(self) -> Generator[None]:
