@@ -91,6 +91,7 @@ class Counts:
     snapshots: int = 0
     failed_snapshots: int = 0
     recorded: dict[TopicIdPartition, int] = field(default_factory=dict[TopicIdPartition, int])
+    """The number of holes in the partition's upload watermark, as last read or written."""
     unfilled: dict[TopicIdPartition, str] = field(default_factory=dict[TopicIdPartition, str])
 
     def hole(self, where: TopicIdPartition, first: int, last: int, reason: str) -> None:
@@ -111,10 +112,6 @@ class Counts:
         """Record that all holes of the partition are filled."""
         self.unfilled.pop(where, None)
         self.recorded.pop(where, None)
-
-    def know_holes(self, where: TopicIdPartition, count: int) -> None:
-        """Record the number of holes in an upload watermark that was just read."""
-        self.recorded[where] = count
 
 
 class CountsCollector(Collector):

@@ -240,7 +240,7 @@ class _Work:
         value = loaded.value
         if value is not None:
             self.target.reach(value)
-            self.shipper.uploads.counts.know_holes(partition.where, len(value.holes))
+            self.shipper.uploads.counts.recorded[partition.where] = len(value.holes)
             if value.holes:
                 self.target.watermarks.mark_holes(partition.where)
             partition.keep_early(value.next_offset, lambda: self.target.watermarks.begin(partition.where))
