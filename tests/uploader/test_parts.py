@@ -45,7 +45,7 @@ from tieredstore.uploader.links import find_hold_dir
 from tieredstore.uploader.partition import Partition
 from tieredstore.uploader.settings import uploader_settings_from
 from tieredstore.uploader.settled import DiskSettling, Settled, high_watermarks, stable_offset
-from tieredstore.uploader.topics import TopicAdvice, TopicSelection, refusal, warnings
+from tieredstore.uploader.topics import TopicAdvice, is_selected, refusal, warnings
 from tieredstore.uploader.watermarks import agrees, chain_of
 
 SERVER = """\
@@ -120,7 +120,7 @@ def test_without_a_listener_there_is_nobody_to_ask(tmp_path: Path) -> None:
 )
 def test_topics_by_pattern(topic: str, is_held: bool) -> None:
     own = uploader_settings_from({"uploader.topics.include": "orders.*,__.*", "uploader.topics.exclude": ".*-eu"})
-    assert TopicSelection(own).holds(topic) is is_held
+    assert is_selected(own, topic) is is_held
 
 
 def test_topics_that_are_refused_and_warned_of() -> None:

@@ -28,25 +28,14 @@ _TRIES: Final = 10
 """After this many attempts without an answer about a topic, its settings count as unavailable."""
 
 
-class TopicSelection:
-    """Selects topics by the configured patterns. A pattern must match the whole name. A topic that is both included and
-    excluded is not selected."""
-
-    def __init__(self, settings: UploaderSettings) -> None:
-        self._include = [re.compile(pattern) for pattern in settings.include]
-        self._exclude = [re.compile(pattern) for pattern in settings.exclude]
-        self._internal = settings.internal_topics
-        self._known: dict[str, bool] = {}
-
-    def holds(self, topic: str) -> bool:
-        """Return True if the topic is selected."""
-        if topic not in self._known:
-            self._known[topic] = (
-                (self._internal or not topic.startswith(_INTERNAL))
-                and any(pattern.fullmatch(topic) for pattern in self._include)
-                and not any(pattern.fullmatch(topic) for pattern in self._exclude)
-            )
-        return self._known[topic]
+def is_selected(settings: UploaderSettings, topic: str) -> bool:
+    """Return True if the configured patterns select the topic. A pattern must match the whole name. A topic that is
+    both included and excluded is not selected."""
+    return (
+        (settings.internal_topics or not topic.startswith(_INTERNAL))
+        and any(re.fullmatch(pattern, topic) for pattern in settings.include)
+        and not any(re.fullmatch(pattern, topic) for pattern in settings.exclude)
+    )
 
 
 def refusal(settings: Mapping[str, str]) -> str | None:
@@ -103,23 +92,21 @@ class TopicAdvice:
         """For each topic that is not uploaded, the reason."""
         self.advice: dict[str, tuple[str, ...]] = {}
         """The warnings of each topic. Every topic with known settings has an entry."""
-        self.has_news: bool = False
-        """True if answers have arrived since the caller last set this to False."""
 
     def knows(self, topic: str) -> bool:
         """Return True if the topic's settings are known, or if there is no broker to ask."""
         return self._broker is None or topic in self.advice
 
-    def ask(self, topics: Iterable[str], ids: Mapping[str, Uuid] = MappingProxyType({})) -> None:
+    def ask(self, topics: Iterable[str], ids: Mapping[str, Uuid] = MappingProxyType({})) -> bool:
         """Read the settings of the topics that were not read since the last :meth:`forget`. ``ids`` has the present
-        topic ids: a re-created topic may have other settings, so read them again.
+        topic ids: a re-created topic may have other settings, so read them again. Return True if there are new answers.
 
         Raise an error of the broker if a retry may succeed. After any other error, keep the known settings, and treat
         unknown settings as empty.
         """
         wanted = sorted(topic for topic in set(topics) if not self._is_asked(topic, ids.get(topic)))
         if self._broker is None or not wanted:
-            return
+            return False
         try:
             answers: Mapping[str, Mapping[str, str] | None] = self._broker.topic_settings(wanted)
         except TieredStoreError as error:
@@ -128,7 +115,7 @@ class TopicAdvice:
             _logger.warning("topics' settings are unavailable, so compacted or tiered ones may be shipped: %s", error)
             answers = dict.fromkeys(wanted)
         refused_before = set(self.refused)
-        unknown: list[str] = []
+        unknown, has_news = list[str](), False
         for topic in wanted:
             if topic not in answers and self._in_vain[topic] < _TRIES:
                 self._in_vain[topic] += 1
@@ -139,12 +126,14 @@ class TopicAdvice:
             settings = answers.get(topic)
             if settings is not None or topic not in self.advice:
                 self._take(topic, settings or {})
+                has_news = True
         if unknown:
             _logger.warning(
                 "%s: not refused, though the brokers do not give the topic's settings", name_topics(unknown)
             )
         for sentence in [*self._refusals(set(self.refused) - refused_before), *self.sentences(wanted)]:
             _logger.warning("%s", sentence)
+        return has_news
 
     def sentences(self, topics: Iterable[str] | None = None) -> list[str]:
         """Return the distinct warnings about these topics (by default all), each with the topics that it concerns."""
@@ -176,7 +165,6 @@ class TopicAdvice:
             self.refused.setdefault(topic, refused)
         advice = warnings(settings, self._upload_timeout_ms, has_links=self._has_links)
         self.advice[topic] = () if refused is not None else tuple(advice)
-        self.has_news = True
 
 
 def _topics_of(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -41,7 +42,7 @@ from tieredstore.uploader.settings import UploaderSettings, uploader_settings_fr
 from tieredstore.uploader.settled import BrokerSettling, DiskSettling, Inquiries, Settling
 from tieredstore.uploader.shipping import MOVED_ON, Shipper, Step, Uploads
 from tieredstore.uploader.target import Target
-from tieredstore.uploader.topics import TopicAdvice, TopicSelection
+from tieredstore.uploader.topics import TopicAdvice, is_selected
 from tieredstore.uploader.tries import Tries, TryLimit
 
 if TYPE_CHECKING:
@@ -126,7 +127,8 @@ class Uploader(Closing):
         self.leadership: LeadershipView = LeadershipView(leadership, monotonic)
         self.topics: TopicAdvice = TopicAdvice(uploader, broker)
         derived_id = self.target.manager.layout.derived_id
-        self.disk: Disk = Disk(log_dirs, TopicSelection(uploader).holds, self._links, monotonic, derived_id, failed)
+        is_wanted = partial(is_selected, uploader)
+        self.disk: Disk = Disk(log_dirs, is_wanted, self._links, monotonic, derived_id, failed)
         self.roles: Roles = Roles(self.disk, self.leadership, self.topics, broker, monotonic)
         limits = uploader.hold_max_files, uploader.hold_min_free_percent
         self._pins = Pins(*limits, self._links, self.disk.has_changed)
@@ -208,13 +210,12 @@ class Uploader(Closing):
         try:
             partitions = self.disk.partitions
             ids = {one.where.topic: one.where.topic_id for one in partitions if one.folder is not None}
-            self.topics.ask((one.where.topic for one in partitions), ids)
+            has_news = self.topics.ask((one.where.topic for one in partitions), ids)
         except TieredStoreError as error:
             self.health.fails("topics", f"the settings of topics are unknown: {error}")
             return
         self.health.holds("topics")
-        if self.topics.has_news:
-            self.topics.has_news = False
+        if has_news:
             self.roles.assign()
             self.schedule.ring()
 
