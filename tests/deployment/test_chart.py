@@ -88,6 +88,18 @@ def test_unknown_and_invalid_values_are_refused(value: str) -> None:
 
 @pytest.mark.soak
 @pytest.mark.slow
+@pytest.mark.parametrize("settings", ["{}", "{uploader.hold.dir: /var/lib/kafka/data-0/held}"])
+def test_the_uploader_can_write_to_the_volumes_only_if_it_makes_links(settings: str, tmp_path: Path) -> None:
+    (file := tmp_path / "values.yaml").write_text(f"uploader: {{settings: {settings}}}")
+    (policy,) = of_kind(rendered("--values", file), "MutatingAdmissionPolicy")
+    (mutation,) = policy["spec"]["mutations"]
+    is_read_only = str("hold" not in settings).lower()
+    mount = f'mountPath: "/var/lib/kafka/data-0", name: "data-0", readOnly: {is_read_only}, '
+    assert mount in mutation["jsonPatch"]["expression"]
+
+
+@pytest.mark.soak
+@pytest.mark.slow
 def test_dashboards_are_the_files() -> None:
     (found,) = (each["data"] for each in rendered() if each["metadata"]["name"] == "demo-dashboards")
     assert {name: json.loads(text) for name, text in found.items()} == {

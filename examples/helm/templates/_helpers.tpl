@@ -66,7 +66,7 @@ volumeMounts:
   {{- range .Values.uploader.logVolumes }}
   - name: {{ .name }}
     mountPath: {{ .mountPath }}
-    readOnly: true
+    readOnly: {{ not (hasKey $.Values.uploader.settings "uploader.hold.dir") }}
   {{- end }}
 {{- include "tieredstore.environment" . }}
 {{- end }}
