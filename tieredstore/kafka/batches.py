@@ -214,6 +214,13 @@ def first_batch_size(head: Buffer) -> int | None:
     return FRAME_SIZE + length if length >= MIN_LENGTH else None
 
 
+def read_first_compression(read: Callable[[int], bytes], size: int) -> CompressionType | None:
+    """Read the first batch of a log of ``size`` bytes, and return what :func:`first_batch_compression` returns."""
+    head = read(FRAME_SIZE)
+    head += read(max(0, min(first_batch_size(head) or 0, size) - len(head)))
+    return first_batch_compression(head)
+
+
 def first_batch_compression(head: Buffer) -> CompressionType | None:
     """Return the codec of the first batch of a log. Return None if ``head`` does not begin with a whole and valid
     batch.

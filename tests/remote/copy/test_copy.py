@@ -31,6 +31,7 @@ from tieredstore.format.manifest import SegmentManifest
 from tieredstore.limits import MAX_INT32
 from tieredstore.model import IndexType, OpenFile
 from tieredstore.remote import RemoteStorageManager
+from tieredstore.remote.copy.content import content_of_files
 
 LOG = bytes(range(256)) * 5  # 1280 bytes: 13 chunks of 100
 HEURISTIC = ZSTD | {"compression.heuristic.enabled": "true"}
@@ -157,6 +158,14 @@ def test_a_log_that_shrinks_while_it_is_copied_is_an_error(store: MemoryObjectSt
             new_metadata(len(LOG) * 100), files, on_progress=lambda _: os.truncate(tmp_path / "seg.log", 1000)
         )
     assert stored_keys(store) == []
+
+
+def test_a_log_that_shrinks_before_its_first_batch_is_read_is_an_error(tmp_path: Path) -> None:
+    with content_of_files(write_segment(tmp_path, LOG)) as content:
+        os.truncate(tmp_path / "seg.log", 0)
+        assert not content.is_uncompressed()
+        with pytest.raises(InvalidSegmentError, match="shrank while it was copied"):
+            content.read_into(0, memoryview(bytearray(1)))
 
 
 def test_a_stored_size_over_the_limit_is_refused_while_it_is_written(

@@ -33,7 +33,7 @@ from tieredstore.errors import (
     excerpt,
 )
 from tieredstore.format.keys import Suffix
-from tieredstore.kafka.batches import FRAME_SIZE, CompressionType, first_batch_compression, first_batch_size
+from tieredstore.kafka.batches import CompressionType, read_first_compression
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.ops.inspection import inspect_objects
 from tieredstore.process.thread_pool import ThreadPool
@@ -218,10 +218,8 @@ class Transcoder:
     def is_uncompressed(self, segment: StoredSegment) -> bool:
         """Read the segment's first batch. Return True if its records are not compressed."""
         with self._open_source().open(segment.metadata) as log:
-            head = log.read(FRAME_SIZE)
-            size = first_batch_size(head) or 0
-            head += log.read(max(0, min(size, segment.manifest.chunk_index.original_file_size) - len(head)))
-        return first_batch_compression(head) is CompressionType.NONE
+            compression = read_first_compression(log.read, segment.manifest.chunk_index.original_file_size)
+        return compression is CompressionType.NONE
 
     def find_existing(self, segment: StoredSegment, beside: Iterable[SegmentObjects]) -> Uuid | None:
         """Return the id of a complete copy among the target's segments at the same offset; None if there is no complete

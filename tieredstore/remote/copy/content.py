@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import mmap
 import os
 import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import BinaryIO, Final
 
 from tieredstore.errors import AlreadyClosedError, InvalidSegmentError
-from tieredstore.kafka.batches import CompressionType, first_batch_compression
+from tieredstore.kafka.batches import CompressionType, read_first_compression
 from tieredstore.model import LogSegmentData, SegmentFile
 from tieredstore.transform.pipeline import ReadInto
 
@@ -43,9 +43,8 @@ def content_of_files(data: LogSegmentData) -> Generator[SegmentContent]:
     """Open a segment's files on a broker's disk. Raise InvalidSegmentError if a file is missing."""
     with open_file(data.log_segment) as log:
         size = os.fstat(log.fileno()).st_size
-        yield SegmentContent(
-            log.name, size, _positional_reader(log), lambda: _first_batch_is_uncompressed(log), lambda: _indexes(data)
-        )
+        is_uncompressed = partial(_first_batch_is_uncompressed, log, size)
+        yield SegmentContent(log.name, size, _positional_reader(log), is_uncompressed, lambda: _indexes(data))
 
 
 class InOrder:
@@ -91,9 +90,9 @@ def open_file(path: SegmentFile) -> BinaryIO:
         raise InvalidSegmentError(f"{path} is missing: it was deleted, or it is not where the metadata says") from error
 
 
-def _first_batch_is_uncompressed(log: BinaryIO) -> bool:
-    with mmap.mmap(log.fileno(), 0, prot=mmap.PROT_READ) as mapped:
-        compression = first_batch_compression(mapped)
+def _first_batch_is_uncompressed(log: BinaryIO, size: int) -> bool:
+    # Do not map the file. If the file shrinks or its disk fails, an access to the map kills the process.
+    compression = read_first_compression(log.read, size)
     if compression is None:
         _logger.warning("%s does not start with a valid record batch; the segment is not compressed", log.name)
     return compression is CompressionType.NONE
