@@ -30,7 +30,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -130,7 +130,7 @@ class Segment:
 
     def is_log(self, path: Path) -> bool:
         """Return True if ``path`` names the same file as the log that this segment keeps open or linked."""
-        return any(_same(ours, _status(path)) for ours in self._status_of_pins()[:1])
+        return _same(next(self._status_of_pins(), None), _status(path))
 
     def was_replaced(self, place: FoundSegment) -> bool:
         """Return True if the broker now has other files under the names of the pinned files."""
@@ -138,34 +138,25 @@ class Segment:
         pairs = zip(self._status_of_pins(), map(_status, names), strict=False)
         return any(ours is not None and theirs is not None and not _same(ours, theirs) for ours, theirs in pairs)
 
-    def _status_of_pins(self) -> list[os.stat_result | None]:
-        """Return the file status of the pinned log and producer snapshot."""
+    def _status_of_pins(self) -> Iterator[os.stat_result | None]:
+        """Yield the file status of the pinned log and of the pinned producer snapshot."""
         held, link = self.held, self.link
         if held is not None:
-            return [_status(held.log.descriptor), _status(held.producer_snapshot.descriptor)]
-        return [] if link is None else [_status(link.log), _status(link.snapshot)]
+            return map(_status, (held.log.descriptor, held.producer_snapshot.descriptor))
+        return map(_status, () if link is None else (link.log, link.snapshot))
 
     @property
     def size_in_bytes(self) -> int:
         """The size of the log; 0 if the log is gone."""
-        with contextlib.suppress(OSError):
-            held, link = self.held, self.link
-            if held is not None:
-                return held.size_in_bytes
-            return (self.place.path("log") if link is None else link.log).stat().st_size
-        return 0
+        status = next(self._status_of_pins(), None) or _status(self.place.path("log"))
+        return 0 if status is None else status.st_size
 
     def age_s(self, now_s: float) -> float:
         """Return the seconds since the segment was closed, by the time of its producer snapshot. If the segment has no
         pin, return the seconds since the uploader noticed the segment.
         """
-        held, link = self.held, self.link
-        with contextlib.suppress(OSError):
-            if held is not None:
-                return max(0.0, time.time() - os.fstat(held.producer_snapshot.descriptor).st_mtime)
-            if link is not None:
-                return max(0.0, time.time() - link.snapshot.stat().st_mtime)
-        return now_s - self.noticed_s
+        _, snapshot = list(self._status_of_pins()) or (None, None)
+        return now_s - self.noticed_s if snapshot is None else max(0.0, time.time() - snapshot.st_mtime)
 
     def open(self) -> OpenSegment:
         """Open the files under new descriptors, which the caller closes. The caller holds the partition's lock.
