@@ -21,14 +21,10 @@ class PerProcess(Generic[Client]):
     def __init__(self, make: Callable[[], Client], close: Callable[[Client], None] | None = None) -> None:
         """Set the functions that make and close a client. Without ``close``, a client ends when its last reference is
         gone."""
-        self._make = make
-        self._close = close
-        self._reset()
-
-    def _reset(self) -> None:
+        self._make, self._close = make, close
         # Hold the client in a tuple, because it may be any object, even None.
         self._client: tuple[Client] | None = None
-        self._lock = threading.Lock()
+        self.begin_again()
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
@@ -60,9 +56,5 @@ class PerProcess(Generic[Client]):
         if client is not None and self._close is not None:
             self._close(client[0])
 
-    def __getstate__(self) -> tuple[Callable[[], Client], Callable[[Client], None] | None]:
-        return self._make, self._close
-
-    def __setstate__(self, state: tuple[Callable[[], Client], Callable[[Client], None] | None]) -> None:
-        self._make, self._close = state
-        self._reset()
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self._make, self._close)
