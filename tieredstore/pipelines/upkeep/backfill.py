@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.errors import ConfigError, DataLossError, FencedError
 from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.files.columns import NEEDS_SPARK
-from tieredstore.pipelines.log.commit_log import Life
+from tieredstore.pipelines.log.commit_log import Life, Progress
 from tieredstore.pipelines.log.entries import BatchWindow, Entry, OutputFile, WrittenWindow, effects
 from tieredstore.pipelines.log.holdings import Holdings, directories_of
 from tieredstore.pipelines.run.driver import Driver
@@ -133,7 +133,7 @@ class Backfill:
         the output, widen the offsets to whole windows of that generation.
         """
         if self._replaces >= 0:
-            extents = self._replacement().whole_windows(extents, selected)
+            extents = self._replacement().whole_windows(extents, selected, self._source)
         holdings = Holdings.of(self.driver.log)
         rest: list[BatchWindow] = []
         for one in extents:
@@ -148,8 +148,18 @@ class Backfill:
                     )
                 reached = window.stop
             if reached < one.stop:
-                rest.append(replace(one, start=reached))
+                rest.append(replace(one, start=reached, topic_id=self._known_id(one)))
         return rest
+
+    def _known_id(self, window: BatchWindow) -> str:
+        """Return the topic id that the log has, because a log cannot have a partition under two ids."""
+        progress = self.driver.log.state.positions.get(window.where, Progress(window.topic_id, 0))
+        if self._source.is_of(window, progress.topic_id):
+            return progress.topic_id
+        raise ConfigError(
+            f"generation {self._pipeline.own.generation} may have {window.topic}-{window.partition} of another topic "
+            "with this name: set another --generation"
+        )
 
     def _complete(self, entry: Entry) -> Iterator[Entry]:
         replacement = self._replacement() if entry.other >= 0 else None
@@ -223,7 +233,9 @@ class Replacement:
             raise ConfigError(f"generation {generation} {words}: there is nothing to replace")
         self._old.generation.refuse_replacement(but=self._number)
 
-    def whole_windows(self, extents: Sequence[BatchWindow], selected: Selected) -> list[BatchWindow]:
+    def whole_windows(
+        self, extents: Sequence[BatchWindow], selected: Selected, source: RecordSource
+    ) -> list[BatchWindow]:
         """Return the offsets of ``extents`` that the replaced generation holds. They are widened to whole offset
         windows, because only whole windows can be replaced.
 
@@ -231,15 +243,14 @@ class Replacement:
         another generation holds some of the offsets, or if the topic was re-created.
         """
         holdings = Holdings.of(self._log)
+        whole: list[BatchWindow] = []
         for one in extents:
             progress = self._log.state.positions.get(one.where)
-            if progress is not None and one.topic_id and progress.topic_id not in {"", one.topic_id}:
+            if progress is not None and progress.topic_id and not source.is_of(one, progress.topic_id):
                 raise ConfigError(
                     f"the topic {one.topic} was re-created after generation {self._generation} wrote it: its records "
                     "are no longer in the topic"
                 )
-        whole: list[BatchWindow] = []
-        for one in extents:
             known = holdings.windows.get(one.where, [])
             if one.start >= one.stop or not known:
                 continue

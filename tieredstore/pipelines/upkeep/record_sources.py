@@ -27,6 +27,7 @@ from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.planner import Planner, log_of
 from tieredstore.pipelines.run.recipes import places_of
 from tieredstore.pipelines.run.stores import COLUMNS
+from tieredstore.pipelines.run.windows import is_of
 from tieredstore.pipelines.upkeep.output_files import read_records, uploads_of
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import ReadSettings
@@ -102,6 +103,10 @@ class LogSource:
             for where, log in sorted(self._snapshot.logs.items())
             if selected.has(*where)
         ]
+
+    def is_of(self, window: BatchWindow, topic_id: str) -> bool:
+        """Return True if the source's records of the partition may belong to the topic with this id."""
+        return is_of(self._snapshot.logs[window.where], topic_id)
 
     def _offset_at(self, log: PartitionLog, moment: AtTime) -> int:
         offset = self._reader.offset_at(log, moment.timestamp_ms)
@@ -195,6 +200,10 @@ class KeptFiles:
             for number, runs in sorted(self._runs.items())
             if selected.has(selected.topic, number)
         ]
+
+    def is_of(self, window: BatchWindow, topic_id: str) -> bool:
+        """Return True if the files may belong to the topic with this id. Secor's files do not show their topic's id."""
+        return window.topic_id in {"", topic_id}
 
     def holders(self) -> Iterator[tuple[BatchWindow, int]]:
         """Yield all offsets in ranges, each with the generation that has replaced its files, or -1."""
