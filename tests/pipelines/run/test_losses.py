@@ -323,6 +323,15 @@ def test_records_before_a_damaged_chunk_are_written(
     assert written(store) == list(range(300))
 
 
+def test_more_than_a_batch_of_another_partition_is_written_beside_a_damaged_chunk(
+    topic: StoredTopic, store: ObjectStore
+) -> None:
+    damage(topic, 0, 0)
+    with pytest.raises(CorruptDataError):
+        run_once(topic, store, pipeline_of(max__file__records="1"))
+    assert (written(store), written(store, OTHER.partition)) == ([], list(range(50)))
+
+
 def test_records_before_a_chunk_that_cannot_be_decrypted_are_written(tmp_path: Path, store: ObjectStore) -> None:
     """The batches are small, so the next entry of the offset index leads to the damaged chunk."""
     with closing(StoredTopic(tmp_path / "logs", mode=ENC)) as topic:

@@ -30,6 +30,7 @@ from tieredstore.pipelines.run.window_writing import mark_windows
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.spark import start_pipelines
 from tieredstore.spark.pipelines.window_jobs import FrameJob, WindowJobs, join_results
+from tieredstore.spark.pipelines.window_tasks import SCHEMA, Job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -155,6 +156,21 @@ def test_an_error_in_a_job_of_the_function_is_known(kept: Kept, monkeypatch: pyt
         pytest.raises(DataLossError, match="offsets 3 to 4"),
     ):
         driven.write()
+
+
+def test_an_unreadable_record_stops_only_its_partition(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(job: FrameJob, numbers: Any, _: object) -> tuple[Any, Any]:
+        if any((task.window.partition, task.window.start) == (0, 10) for task in job.tasks):
+            raise PySparkException("Job aborted\ntieredstore.errors.CorruptDataError: offset 10 is damaged")
+        return numbers.mapInArrow(Job(job.settings, job.tasks).run, SCHEMA), lambda _: [0] * len(job.tasks)
+
+    monkeypatch.setattr(FrameJob, "rows", rows)
+    kept.write(20)
+    frame = {"frame": named(pipeline_frames.evens), "max__file__records": "5"}
+    with closing(Driven(kept, **frame)) as driven, pytest.raises(TieredStoreError, match="offset 10 is damaged"):
+        driven.write()
+    assert kept.offsets() == {(TOPIC, 0): list(range(10)), (TOPIC, 1): list(range(20))}
+    assert not list(kept.store.abandoned_writes(ROOT))
 
 
 def test_who_has_no_spark_refuses_it_by_name(kept: Kept) -> None:

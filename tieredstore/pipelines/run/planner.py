@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -154,7 +154,7 @@ class Planner:
             except DataLossError as error:
                 failures[where] = error
         readable = [window for window in windows if window.where not in failures]
-        self._tell(failures, readable)
+        self.tell(failures.values(), readable)
         return readable
 
     def _select_windows(
@@ -219,12 +219,12 @@ class Planner:
                     tasks.append(WindowTask(window, self._splits(snapshot, window)))
             except UNREADABLE as error:
                 failures[window.where] = error
-        self._tell(failures, tasks)
+        self.tell(failures.values(), tasks)
         return tasks
 
-    def _tell(self, failures: Mapping[TopicPartition, TieredStoreError], rest: Sequence[object]) -> None:
+    def tell(self, failures: Iterable[TieredStoreError], rest: Sequence[object]) -> None:
         """If ``rest`` is empty, raise the error. Otherwise log it, and write the rest first: a later call raises it."""
-        for error in failures.values():
+        for error in failures:
             if not rest:
                 raise error
             self._log.warn(str(error))

@@ -313,7 +313,8 @@ class Runner(Closing):
         return self._planner.find_due(snapshot, self.driver.log.state.positions, is_last=is_last)
 
     def _write_batch(self, snapshot: LogSnapshot, windows: Sequence[BatchWindow]) -> Iterator[Entry]:
-        """Write and commit offset windows up to the first unreadable offset, then raise the error about that offset."""
+        """Write and commit offset windows up to the first unreadable offset. If there are none, raise the error about
+        that offset."""
         if not windows:
             return
         if windows[0].is_mark:
@@ -325,7 +326,8 @@ class Runner(Closing):
             batch = self._on_spark(self._planner.tasks(snapshot, windows))
         if batch.written:
             yield self.driver.commit(batch.written)
-        batch.check()
+        if batch.failure is not None:
+            self._planner.tell([batch.failure], batch.written)
 
     def write(self, window: BatchWindow, generation: Generation) -> Written:
         """Write an offset window again under the file names of ``generation``."""

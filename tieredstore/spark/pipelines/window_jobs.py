@@ -27,6 +27,7 @@ from tieredstore.pipelines.files.columns import as_records, frame_function, of_r
 from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.recipes import fingerprint_of
 from tieredstore.pipelines.run.window_writing import (
+    UNREADABLE,
     Batch,
     Failed,
     discard_files,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tieredstore.backends.base import ObjectStore
+    from tieredstore.model import TopicPartition
     from tieredstore.pipelines.config.settings import PipelineSettings
     from tieredstore.pipelines.run.planner import WindowTask
     from tieredstore.pipelines.run.window_writing import Written
@@ -70,14 +72,14 @@ class WindowJobs:
     def write(self, tasks: Sequence[WindowTask]) -> Batch:
         """Write the offset windows of these tasks. In each partition, stop at the first unreadable offset.
 
-        If the settings name a ``frame`` function, the job writes either all windows or none.
+        A job with a ``frame`` function writes either all of its windows or none. So if a record is unreadable, run a
+        job for each window.
         """
-        if self._frame is not None:
-            framed = FrameJob(self._settings, tuple(tasks))
-            with _own_errors():  # the function may run jobs
-                rows, read = framed.rows(self._numbers(tasks), self._frame)
-            written = [one for one in self._outcomes(rows) if not isinstance(one, Failed)]
-            return Batch(join_results([task.window for task in tasks], written, read(bool(written)), self._store))
+        if (frame := self._frame) is not None:
+            try:
+                return Batch(self._write_framed(tasks, frame))
+            except UNREADABLE:
+                return self._write_one_by_one(tasks, frame)
         of_window = {(task.window.topic, task.window.partition, task.window.start): task for task in tasks}
         outcomes = self._run(tasks)
 
@@ -91,6 +93,28 @@ class WindowJobs:
         except BaseException:
             self._discard(outcomes)
             raise
+
+    def _write_framed(self, tasks: Sequence[WindowTask], frame: Callable[[DataFrame], DataFrame]) -> list[Written]:
+        framed = FrameJob(self._settings, tuple(tasks))
+        with _own_errors():  # the function may run jobs
+            rows, read = framed.rows(self._numbers(tasks), frame)
+        written = [one for one in self._outcomes(rows) if not isinstance(one, Failed)]
+        return join_results([task.window for task in tasks], written, read(bool(written)), self._store)
+
+    def _write_one_by_one(self, tasks: Sequence[WindowTask], frame: Callable[[DataFrame], DataFrame]) -> Batch:
+        written: list[Written] = []
+        failures: dict[TopicPartition, TieredStoreError] = {}
+        try:
+            for task in tasks:
+                try:
+                    if task.window.where not in failures:
+                        written += self._write_framed([task], frame)
+                except UNREADABLE as error:
+                    failures[task.window.where] = error
+        except BaseException:
+            self._discard(written)
+            raise
+        return Batch(written, next(iter(failures.values()), None))
 
     def _numbers(self, tasks: Sequence[WindowTask]) -> DataFrame:
         """Return a DataFrame of task numbers. Each row is in a separate Spark task."""
