@@ -19,6 +19,7 @@ import zstandard
 
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.files.row_groups import RowGroups
+from tieredstore.pipelines.filing.directories import YEAR_10000_MS
 
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 ENVELOPE: Final = pa.schema(
@@ -57,14 +58,13 @@ def envelope(records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBa
 
 
 _LEAST_MS: Final = -62_135_596_800_000
-_YEAR_10000_MS: Final = 253_402_300_800_000
 
 
 def find_undatable(records: pa.RecordBatch) -> dict[int, str]:
     """Return the reason why rows of Python objects cannot hold a record, by row number: their times are dates of the
     years 1 to 9999."""
     times = records.column("timestamp").cast(pa.int64())
-    rows = pc.indices_nonzero(pc.or_(pc.less(times, _LEAST_MS), pc.greater_equal(times, _YEAR_10000_MS)))
+    rows = pc.indices_nonzero(pc.or_(pc.less(times, _LEAST_MS), pc.greater_equal(times, YEAR_10000_MS)))
     return dict.fromkeys(rows.to_pylist(), "its timestamp is not within the years 1 to 9999")
 
 

@@ -15,6 +15,7 @@ from tests.support.pipelines.pipeline_runs import TOPIC, pipeline_of
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AccessDeniedError, StoreUnavailableError
+from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.run.outage import Outage
 from tieredstore.pipelines.run.progress import Counts, CountsCollector
@@ -86,6 +87,15 @@ def test_a_pipeline_says_what_waits_and_what_it_has_written(
     )
     assert waiting == f"kept: up to 300 records waiting, due by 00:11 UTC or {limits}"
     assert re.fullmatch(r"kept: batch \d+: 300 records written to 1 file \(\d\.\d KiB\)", written), written
+
+
+def test_an_age_beyond_all_dates_is_said_as_the_last_one(topic: StoredTopic, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "tieredstore.pipelines.run.runner")
+    pipeline = pipeline_of(secor__max__file__age__seconds=str(MAX_INT64))
+    with Runner(pipeline, Parts(MemoryObjectStore(), topic.manager), threads=1) as runner:
+        runner.begin()
+        runner.measure()
+    assert "due by 9999-12-31 23:59 UTC" in caplog.text
 
 
 def test_an_outage_tells_for_how_long_and_why() -> None:

@@ -19,7 +19,7 @@ FIRST_MS: Final = -12_212_553_600_000
 """The beginning of 1583 in UTC. Pipelines refuse earlier dates, because before October 1582, Java's calendar is Julian
 but Python's is not.
 """
-_YEAR_10000_MS: Final = 253_402_300_800_000
+YEAR_10000_MS: Final = 253_402_300_800_000
 WHOLE_MINUTES_MS: Final = 65_750_400_000
 """The beginning of February 1972. Since then all time zones differ from UTC by whole minutes; Monrovia was the last
 exception.
@@ -105,7 +105,7 @@ class TimeDirectories:
 def _last_ms(zone: str) -> int:
     """Return ``TimeDirectories.last_ms``. The result is cached, because each message is compared with it."""
     ahead = ZoneInfo(zone).utcoffset(datetime(9999, 12, 30)) or timedelta()  # noqa: DTZ001  local time in the zone
-    return _YEAR_10000_MS - max(0, ahead // timedelta(milliseconds=1))
+    return YEAR_10000_MS - max(0, ahead // timedelta(milliseconds=1))
 
 
 def _end_ms(times: Sequence[int], zone: ZoneInfo) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.errors import ConfigError, DataLossError, ObjectNotFoundError
 from tieredstore.model import human_bytes
 from tieredstore.pipelines.files.columns import NEEDS_SPARK
+from tieredstore.pipelines.filing.directories import YEAR_10000_MS
 from tieredstore.pipelines.log.commit_log import Life
 from tieredstore.pipelines.log.entries import BatchWindow, Entry
 from tieredstore.pipelines.log.holdings import Committed
@@ -169,7 +170,9 @@ class Runner(Closing):
         counts.lag_offsets, counts.lag_seconds = lag.offsets, lag.oldest_s
         if lag.offsets and lag.due_in_s > 0 and wall_s >= self._due_s:
             self._due_s = wall_s + lag.due_in_s
-            minute = datetime.fromtimestamp(60 * math.ceil(self._due_s / 60), UTC)
+            # A maximum age may stand for "never", and end after the last date.
+            due_s = min(60 * math.ceil(self._due_s / 60), YEAR_10000_MS // 1000 - 60)
+            minute = datetime.fromtimestamp(due_s, UTC)
             day = "" if lag.due_in_s < _DAY_S else f"{minute:%Y-%m-%d} "
             # The message says "up to", because some of these offsets may be transaction markers and not records.
             _logger.info(
