@@ -196,6 +196,8 @@ def test_what_is_not_wholly_told_is_never_marked_as_published(topic: StoredTopic
 def test_a_generation_that_takes_over_finalizes_what_went_before(topic: StoredTopic, store: ObjectStore) -> None:
     run(topic, store)
     copy_times(topic, 5, [1, 4, 7])
+    with Runner(NEXT, Parts(store, topic.manager)) as runner:
+        assert runner.finalize() == []
     run(topic, store, NEXT, take_over=1)
     # The previous generation had already written a file for four o'clock.
     assert successes(store)[day(16)][:2] == (2, 2)

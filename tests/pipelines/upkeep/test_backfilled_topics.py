@@ -1,20 +1,23 @@
-"""Backfills whose log or source may be of another topic with the same name."""
+"""Backfills of topics that may have the name of another topic, or of only some partitions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.pipelines.upkeep.test_backfill import ALL, backfill, clean, from_files, offsets, wrong
+from tests.pipelines.upkeep.test_backfill import ALL, RIGHT, backfill, clean, from_files, offsets, wrong
 from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, pipeline_of
 from tests.support.pipelines.secor_files import sequence_file
 from tests.support.records.hourly_topics import hourly_topic
-from tests.support.records.stored_records import StoredTopic
+from tests.support.records.stored_records import StoredTopic, plain_batch
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid
+from tieredstore.pipelines import Parts, Runner, with_generation
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.record_sources import Selected
 from tieredstore.remote.layout import KeyLayout
 from tieredstore.testing.segments import PARTITION
@@ -58,3 +61,12 @@ def test_a_bucket_without_topic_ids_is_backfilled_as_what_a_broker_named(topic: 
     backfill(topic, store, generation=3, replaces=1)
     assert (offsets(store, 1), offsets(store, 2), offsets(store, 3)) == ([], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4])
     assert clean(store, 2, 3)
+
+
+def test_a_backfill_that_is_finalized_begins_no_other_partition(topic: StoredTopic, store: ObjectStore) -> None:
+    backfill(topic, store)
+    topic.copy(0, [plain_batch(range(5))], partition=replace(PARTITION, partition=NUMBER + 1))
+    filled = with_generation(RIGHT, 2)
+    with Runner(filled, Parts(store, topic.manager)) as runner:
+        runner.finalize()
+    assert [*commit_log_of(filled, store).read().positions] == [(TOPIC, NUMBER)]

@@ -120,6 +120,8 @@ class Runner(Closing):
 
     def finalize(self) -> list[Finished]:
         """Mark directories of past periods as complete; return them, oldest first."""
+        if self._read_log().life is Life.FREE:
+            return []  # do not begin, because this generation could then no longer take over another one
         snapshot = self.begin()
         if not self.driver.is_complete:
             self.resume()
@@ -225,7 +227,9 @@ class Runner(Closing):
             topics = sorted({topic for topic, _ in snapshot.logs})
             if self._take_over is not None:
                 take_over(self.driver, self._take_over, topics)
-            starts = self._planner.mark_firsts(snapshot, self.driver.log.read().positions)
+            state = self.driver.log.read()
+            # A backfill reads no new records, so no partition begins.
+            starts = [] if state.backfill >= 0 else self._planner.mark_firsts(snapshot, state.positions)
             self.driver.begin(topics, starts)
             self._has_begun = True
         return self._snapshot_of_written()
