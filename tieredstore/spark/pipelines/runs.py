@@ -94,8 +94,7 @@ class PipelineRun:
                 runner.announce()
             self._sink.begin()
             self._sink.check_topics(ends=once)
-            self._opened = opened
-            self.query = self._start(once=once)
+            self.query = self._start(opened, once=once)
             opened.callback(self.query.stop)
             self._opened = opened.pop_all()
 
@@ -154,13 +153,13 @@ class PipelineRun:
         """Stop the query, and close the driver's resources."""
         self._opened.close()
 
-    def _start(self, *, once: bool) -> StreamingQuery:
+    def _start(self, opened: ExitStack, *, once: bool) -> StreamingQuery:
         """Start a stream that only gives the time: each of its batches makes the driver write what is due.
 
         The progress comes only from the commit log, so nobody needs Spark's checkpoint after the query.
         """
         folder = tempfile.mkdtemp(prefix="tieredstore-pipeline-")
-        self._opened.callback(shutil.rmtree, folder, ignore_errors=True)
+        opened.callback(shutil.rmtree, folder, ignore_errors=True)
         stream = self._spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
         writer = stream.writeStream.foreachBatch(self._sink).queryName(self.name)
         writer = writer.option("checkpointLocation", Path(folder).as_uri())

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, Observation, Row, functions
+from pyspark.sql import Column, DataFrame, Observation, functions
 
 from tieredstore.errors import ConfigError, InvalidValueError, TieredStoreError
 from tieredstore.pipelines.files.columns import as_records, frame_function, of_rows
@@ -59,6 +59,17 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.run.window_writing import Written
 
 
+@contextmanager
+def _own_errors() -> Generator[None]:
+    """Raise this package's error if a task of a Spark job raised it."""
+    try:
+        yield
+    except PySparkException as error:
+        if (ours := error_within(error)) is None:
+            raise
+        raise ours from error
+
+
 class WindowJobs:
     """Writes the files of offset windows in Spark tasks. If the settings name a ``frame`` function, the records pass
     through it."""
@@ -80,11 +91,10 @@ class WindowJobs:
                 return Batch(self._write_framed(tasks, frame))
             except UNREADABLE:
                 return self._write_one_by_one(tasks, frame)
-        of_window = {(task.window.topic, task.window.partition, task.window.start): task for task in tasks}
         outcomes = self._run(tasks)
 
         def attempt(window: BatchWindow) -> Written | Failed:
-            task = of_window[window.topic, window.partition, window.start]
+            (task,) = (one for one in tasks if (one.window.where, one.window.start) == (window.where, window.start))
             (again,) = self._run([task.between(window.start, window.stop)])
             return again
 
@@ -94,10 +104,9 @@ class WindowJobs:
             self._discard(outcomes)
             raise
 
+    @_own_errors()
     def _write_framed(self, tasks: Sequence[WindowTask], frame: Callable[[DataFrame], DataFrame]) -> list[Written]:
-        framed = FrameJob(self._settings, tuple(tasks))
-        with _own_errors():  # the function may run jobs
-            rows, read = framed.rows(self._numbers(tasks), frame)
+        rows, read = FrameJob(self._settings, tuple(tasks)).rows(self._numbers(tasks), frame)
         written = [one for one in self._outcomes(rows) if not isinstance(one, Failed)]
         return join_results([task.window for task in tasks], written, read(bool(written)), self._store)
 
@@ -120,6 +129,7 @@ class WindowJobs:
         """Return a DataFrame of task numbers. Each row is in a separate Spark task."""
         return self._spark.range(0, len(tasks), 1, len(tasks))
 
+    @_own_errors()
     def _run(self, tasks: Sequence[WindowTask]) -> list[Written | Failed]:
         job = Job(self._settings, tuple(tasks))
         return self._outcomes(self._numbers(tasks).mapInArrow(job.run, SCHEMA))
@@ -128,7 +138,7 @@ class WindowJobs:
         """Run a job. Return the results of its tasks. If several fail, raise a permanent error rather than a retryable
         one.
         """
-        reports: list[Report] = [unpack(row[REPORT]) for row in _collect(job)]
+        reports: list[Report] = [unpack(row[REPORT]) for row in job.collect()]
         outcomes = [report for report in reports if not isinstance(report, TieredStoreError)]
         if errors := [report for report in reports if isinstance(report, TieredStoreError)]:
             self._discard(outcomes)
@@ -139,23 +149,6 @@ class WindowJobs:
     def _discard(self, outcomes: Sequence[Written | Failed]) -> None:
         prepared = (one[0].files for one in outcomes if not isinstance(one, Failed))
         discard_files(self._store, [file for files in prepared for file in files])
-
-
-def _collect(job: DataFrame) -> list[Row]:
-    """Return the rows of a job. Raise this package's error if one of its tasks raised it."""
-    with _own_errors():
-        return job.collect()
-
-
-@contextmanager
-def _own_errors() -> Generator[None]:
-    """Raise this package's error if a task of a Spark job raised it."""
-    try:
-        yield
-    except PySparkException as error:
-        if (ours := error_within(error)) is None:
-            raise
-        raise ours from error
 
 
 _Batches: TypeAlias = Iterable[pa.RecordBatch]
@@ -192,7 +185,7 @@ class FrameJob:
         def read(has_rows: bool) -> list[int]:
             # If Spark sees that the function drops all records, it does not read them, and the observation has no
             # result. So count them here.
-            counts = observed.get if has_rows else _collect(records.agg(*counts_of))[0].asDict()
+            counts = observed.get if has_rows else records.agg(*counts_of).collect()[0].asDict()
             return [int(counts[_name_of(task)]) for task in self.tasks]
 
         return framed.mapInArrow(self.write, SCHEMA), read

@@ -70,9 +70,15 @@ class StoreSource:
         return NamedStore(path, tuple(given.items()), f"{path} with options" if given else str(path)).load()
 
     def version(self) -> tuple[int, ...]:
-        """Return numbers that differ after an edit of the settings file. Return none if there is no such file."""
+        """Return numbers that differ after an edit of the settings file. Return none if there is no such file, or if it
+        cannot be accessed.
+        """
         path = None if self.settings_file is None else _find(self.settings_file)
-        return () if path is None else file_version(path)
+        try:
+            found = None if path is None else path.stat()
+        except OSError:
+            found = None
+        return () if found is None else (found.st_ino, found.st_mtime_ns, found.st_size)
 
     def __repr__(self) -> str:
         return f"StoreSource({self.settings_file!r}, {[name for name, _ in self.properties]})"
@@ -89,15 +95,6 @@ def store_source(source: StoreLike | StoreSource) -> StoreSource:
     if named is None:
         raise ConfigError("loaded settings cannot be sent to tasks: give their file, URL or mapping")
     return StoreSource(None if named.file is None else str(named.file.absolute()), tuple(sorted(named.properties)))
-
-
-def file_version(path: Path) -> tuple[int, ...]:
-    """Return numbers that differ after an edit of the file. Return none if the file cannot be accessed."""
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _locate(name: str, text: str) -> str:
