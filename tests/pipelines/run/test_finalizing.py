@@ -273,7 +273,7 @@ def test_watermarks(logs: list[PartitionLog], positions: dict[int, Progress], ex
         {("t", number): progress for number, progress in positions.items()},
         now_ms=NOON_MS + HOUR_MS,
         delay_ms=1000,
-        starting="earliest",
+        begins_elsewhere=False,
     )
     assert limits == {"t": expected - 1000}
 

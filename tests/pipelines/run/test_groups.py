@@ -67,7 +67,7 @@ def log_of(end: int, earliest: int = 0, topic: str = TOPIC) -> PartitionLog:
 
 def test_a_partition_whose_beginning_is_not_committed_keeps_directories_open() -> None:
     snapshot = LogSnapshot({(TOPIC, NUMBER): PartitionLog(TOPIC, NUMBER, Uuid(bytes(16)), None, 0, 0, 9, live_start=0)})
-    assert watermarks(snapshot, {}, now_ms=10**12, delay_ms=0, starting="chosen") == {TOPIC: -1}
+    assert watermarks(snapshot, {}, now_ms=10**12, delay_ms=0, begins_elsewhere=True) == {TOPIC: -1}
 
 
 class FromBroker:

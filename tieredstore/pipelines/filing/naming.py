@@ -58,20 +58,9 @@ class Naming:
         """Prefix of the topics' folders and of OWN_FOLDER."""
         return self.places.root
 
-    def offset_in_name(self, first_offset: int, window_start: int, *, is_first: bool) -> int:
-        """Return the offset for a file's name: normally the first record's offset. With ``by_window`` and ``is_first``,
-        it is the offset window's start.
-
-        Only the first file has the window's start in its name, because names must differ. For messages parsed again
-        after quarantine, the name has the first record's offset, because an earlier file may have the name with the
-        window's start.
-        """
-        return window_start if self.by_window and is_first and not self.redriven else first_offset
-
     def data_key(self, topic: str, directory: str, partition: int, offset: int) -> str:
-        """Return the key of a data file. ``offset`` comes from :meth:`offset_in_name`.
-
-        Raises ConfigError if the topic has the name of OWN_FOLDER, the folder for commit logs.
+        """Return the key of a data file. Raise ConfigError if the topic has the name of OWN_FOLDER, the folder for
+        commit logs.
         """
         if topic == OWN_FOLDER:
             raise ConfigError(

@@ -213,11 +213,6 @@ class Family:
         return (statement.pipeline, statement.generation) == (self._log.pipeline, self._log.generation)
 
     @property
-    def has_dropped(self) -> bool:
-        """True if a generation of the output that is linked to this one was dropped."""
-        return any(log.state.life is Life.DROPPED for log in self.read_others().values())
-
-    @property
     def finalized(self) -> set[str]:
         """Directories that this generation of the output or a linked generation has finalized."""
         return set[str]().union(*(state.finalized for state in self.states()))

@@ -15,7 +15,7 @@ from tieredstore.pipelines.log.entries import BatchWindow, Entry, EntryKind, Out
 from tieredstore.pipelines.log.holdings import Committed
 from tieredstore.pipelines.run.finalizing import Finalizer, Finished
 from tieredstore.pipelines.run.generation import Generation
-from tieredstore.pipelines.run.window_writing import Written, discard_files, mark_windows
+from tieredstore.pipelines.run.window_writing import Written, discard_files
 from tieredstore.process.stopping import nothing_under_way
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Driver:
         entry."""
         for attempt in range(_BEGINS + 1):
             known = self.log.state.positions
-            new = [window for window, _ in mark_windows(starts) if window.where not in known]
+            new = [one.without_records() for one in starts if one.where not in known]
             try:
                 self.log.append("begin", self.generation.fingerprint, new)
             except FencedError:

@@ -55,19 +55,22 @@ def watermarks(
     *,
     now_ms: int,
     delay_ms: int,
-    starting: str,
+    begins_elsewhere: bool,
 ) -> dict[str, int]:
     """Return for each topic the time up to which directories are complete: the time reached in the slowest partition,
     minus ``delay_ms``.
     """
     times: dict[str, int] = {}
     for where in positions.keys() | snapshot.logs.keys():
-        time_ms = _time_ms(snapshot.logs.get(where), positions.get(where), now_ms, delay_ms, starting)
+        log, progress = snapshot.logs.get(where), positions.get(where)
+        # Without progress, no log entry records yet at which offset the partition begins.
+        is_unknown = progress is None and begins_elsewhere
+        time_ms = -1 if is_unknown else _time_ms(log, progress, now_ms, delay_ms)
         times[where[0]] = min(time_ms, times.get(where[0], time_ms))
     return {topic: time_ms - delay_ms for topic, time_ms in times.items()}
 
 
-def _time_ms(log: PartitionLog | None, progress: Progress | None, now_ms: int, delay_ms: int, starting: str) -> int:
+def _time_ms(log: PartitionLog | None, progress: Progress | None, now_ms: int, delay_ms: int) -> int:
     """Return a partition's latest committed timestamp. If all its records are read, and it has been idle for
     ``delay_ms``, return ``now_ms``.
 
@@ -75,8 +78,6 @@ def _time_ms(log: PartitionLog | None, progress: Progress | None, now_ms: int, d
     yet. A timestamp in the future is a producer's mistake and counts as the current time.
     """
     latest_ms = -1 if progress is None else min(progress.max_timestamp, now_ms)
-    if progress is None and starting != "earliest":
-        return latest_ms  # no log entry records yet at which offset the partition begins
     if log is None or not log.on_broker or now_ms - latest_ms <= delay_ms:
         return latest_ms
     reached = log.earliest if progress is None else position_of(log, progress)

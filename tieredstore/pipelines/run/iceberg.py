@@ -214,7 +214,8 @@ class IcebergTable:
         if is_first:
             # Files that were replaced before this first commit never get into the table. So record that they are
             # removed already.
-            properties[self._property(log, _REMOVED)] = str(_last_given(log))
+            last_given = max((entry.number for entry in log.entries() if effects(entry).gives), default=-1)
+            properties[self._property(log, _REMOVED)] = str(last_given)
         with table.transaction() as transaction:
             _widen(transaction, table, paths)
             transaction.set_properties(properties)
@@ -433,11 +434,6 @@ def _ended_logs(log: CommitLog) -> list[CommitLog]:
         for _, other in sorted(others.items())
         if other.state.life is Life.SEALED or (other.state.life is Life.FILLED and other.state.unpublished < 0)
     ]
-
-
-def _last_given(log: CommitLog) -> int:
-    """Return the number of the last log entry that lists replaced files, or -1."""
-    return max((entry.number for entry in log.entries() if effects(entry).gives), default=-1)
 
 
 def _list_pending(log: CommitLog, number: int, last: int) -> list[tuple[int, list[str]]]:

@@ -84,9 +84,8 @@ class Planner:
     ) -> None:
         own, self._source = pipeline.own, source
         self.query = query_of(pipeline)
-        self.starting = "chosen" if begins_elsewhere(own) else "earliest"
-        """Offset where partitions without commits begin: ``earliest``, or ``chosen`` if the settings choose another
-        offset."""
+        self.begins_elsewhere: bool = begins_elsewhere(own)
+        """True if the settings may begin a partition at another offset than its first."""
         self._starts, self._clock, self._wall_clock = Starts(pipeline), clock, wall_clock
         self.policy: Policy = policy_of(own.limits)
         self._waiting, self._measured = Waiting(), Waiting()
@@ -191,12 +190,12 @@ class Planner:
         return sorted(batch, key=lambda window: (*window.where, window.start))
 
     def find_lag(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> Lag:
-        """Return the current lag. A partition without commits has no lag if ``starting`` is ``chosen``. Otherwise it is
+        """Return the current lag. A partition without commits has no lag if ``begins_elsewhere``. Otherwise it is
         unwritten from its first offset on."""
         offsets, longest_s, due_in_s = 0, 0.0, math.inf
         now_s, wall_s = self._clock(), self._wall_clock()
         for where, log in snapshot.logs.items():
-            progress, first = positions.get(where), log.earliest if self.starting == "earliest" else log.end
+            progress, first = positions.get(where), log.end if self.begins_elsewhere else log.earliest
             start = first if progress is None else position_of(log, progress)
             if log.end <= start:
                 self._measured.clear(where)
@@ -231,21 +230,19 @@ class Planner:
 
     def _splits(self, snapshot: LogSnapshot, window: BatchWindow) -> tuple[WindowSplit, ...]:
         log_of(snapshot, window)
-        if window.is_mark:
-            return ()
         where = {window.where: (window.start, window.stop)}
         return tuple(plan_windows(self._source, snapshot, where, self.query, SplitLimits(max_bytes=MAX_INT64)))
 
     def mark_firsts(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[BatchWindow]:
-        """Return marks (empty windows) for partitions that have records but no commits. Return no marks if ``starting``
-        is ``chosen``."""
-        if self.starting != "earliest":
+        """Return marks (empty windows) for partitions that have records but no commits. Return no marks if
+        ``begins_elsewhere``."""
+        if self.begins_elsewhere:
             return []
         new = (log for where, log in snapshot.logs.items() if where not in positions)
         return [mark(log, log.earliest) for log in new if log.end_from(log.earliest) > log.earliest]
 
     def _marks(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[BatchWindow]:
-        if self.starting == "earliest":
+        if not self.begins_elsewhere:
             return self.mark_firsts(snapshot, positions)
         new = [log for where, log in snapshot.logs.items() if where not in positions]
         begins = self._starts.of(new, is_new=not positions) if new else {}

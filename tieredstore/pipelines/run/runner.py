@@ -138,7 +138,7 @@ class Runner(Closing):
             self.driver.log.state.positions,
             now_ms=int(self._wall_clock() * 1000),
             delay_ms=self._own.finalizer_delay_s * 1000,
-            starting=self._planner.starting,
+            begins_elsewhere=self._planner.begins_elsewhere,
         )
 
     def _refuse_ended(self) -> None:

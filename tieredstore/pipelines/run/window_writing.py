@@ -202,7 +202,7 @@ class _WindowWriting:
         self._reached_input = Reached(recipe.limits) if recipe.limits else None
         self._start, self._begun = window.start, set[str]()
         self._aside: _OpenFile | None = None
-        self._ended: list[_Ended] = []
+        self._ended: list[Callable[[], OutputFile]] = []
         self.reasons: dict[int, str] = {}
         self.records = self.filtered = self._read_bytes = 0
 
@@ -271,10 +271,10 @@ class _WindowWriting:
         if self._aside is not None:
             aside, self._aside = self._aside, None
             self._end(aside)
-        window = self._window
+        window, files = self._window, tuple(await_file() for await_file in self._ended)
         return WrittenWindow(
             window.topic, window.topic_id, window.partition, window.start, window.stop,
-            self.records, self.filtered, len(self.reasons), tuple(one.file() for one in self._ended), self._read_bytes,
+            self.records, self.filtered, len(self.reasons), files, self._read_bytes,
             window.leader_epoch,
         )  # fmt: skip
 
@@ -305,8 +305,11 @@ class _WindowWriting:
     def _key(self, directory: str, first: pa.Scalar) -> str:
         """Return the key of a directory's next file, whose first record has the offset ``first``."""
         naming, window = self._recipe.naming, self._window
-        offset = naming.offset_in_name(first.as_py(), self._start, is_first=directory not in self._begun)
+        # Names must differ. So only a directory's first file has the window's start in its name, and no file of
+        # messages that were parsed again, because an earlier file may have that name.
+        is_named_by_window = naming.by_window and not naming.redriven and directory not in self._begun
         self._begun.add(directory)
+        offset = self._start if is_named_by_window else first.as_py()
         return naming.data_key(window.topic, directory, window.partition, offset)
 
     def _make_room(self) -> None:
@@ -345,21 +348,14 @@ class _WindowWriting:
         for kind, body in ((file.kind, file.body), ("sidecar", file.sidecar)):
             if body is not None:
                 body.end()
-                self._ended.append(_Ended(kind, body, span))
+                self._ended.append(partial(_await_file, kind, body, span))
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """A finished file whose upload may still run. ``span`` has its offsets, number of records and timestamps."""
-
-    kind: str
-    body: FileBody
-    span: tuple[int, int, int, int, int]
-
-    def file(self) -> OutputFile:
-        """Wait for the upload; return the file as the log stores it."""
-        prepared = self.body.await_prepared()
-        return OutputFile(self.kind, prepared.key, prepared.size, prepared.sha256, *self.span, prepared)
+def _await_file(kind: str, body: FileBody, span: tuple[int, int, int, int, int]) -> OutputFile:
+    """Wait for the upload; return the file as the log stores it. ``span`` has its offsets, number of records and
+    timestamps."""
+    prepared = body.await_prepared()
+    return OutputFile(kind, prepared.key, prepared.size, prepared.sha256, *span, prepared)
 
 
 @dataclass(slots=True)

@@ -111,7 +111,10 @@ def position_of(log: PartitionLog, progress: Progress, answer: EpochEnd | None =
     the log. Raises ConfigError if the topic was re-created.
     """
     if not is_of(log, progress.topic_id):
-        raise _other_life(log.topic)
+        raise ConfigError(
+            f"the topic {log.topic} was re-created: its new files would reuse names of its old files; set another "
+            "secor.generation"
+        )
     standing = stand(progress.position, log, answer)
     if standing.kind in {"cut", "beyond"}:
         what = (
@@ -152,13 +155,6 @@ def is_of(log: PartitionLog, topic_id: str) -> bool:
     """Return True if the log may belong to the topic with this id. The log's own id may be unknown."""
     known = Uuid.spelled(topic_id)
     return known is not None and log.is_of(known)
-
-
-def _other_life(topic: str) -> ConfigError:
-    return ConfigError(
-        f"the topic {topic} was re-created: its new files would reuse names of its old files; set another "
-        "secor.generation"
-    )
 
 
 def _bytes_between(log: PartitionLog, progress: Progress, start: int, stop: int) -> int:

@@ -5,9 +5,9 @@ them.
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.backends.base import DRAFT_PREFIX, find_abandoned_writes, store_time_ms
@@ -53,7 +53,7 @@ def collect_garbage(
         if not dry_run and outcome is Outcome.DELETED:
             store.delete([info.key])
         yield Step(info, outcome)
-    nested = _NestedRoots(store)
+    is_root = functools.cache(functools.partial(_is_root, store))
     own = re.compile(rf"\.?{naming.generation}_\d+_\d{{20}}(\..*)?")
     for write in (write for prefix in naming.places.prefixes for write in find_abandoned_writes(store, prefix)):
         name = write.key.rpartition("/")[2]
@@ -61,7 +61,9 @@ def collect_garbage(
         is_of_data = inner.partition("/")[0] in folders and (name.startswith(DRAFT_PREFIX) or own.fullmatch(name))
         if not (write.key.startswith(naming.folder) or is_of_data):
             continue
-        if is_of_data and nested.has(inner, write.key.removesuffix(inner)):
+        # Skip data of another pipeline. Its root may be below this root, and have the name of a topic.
+        root, inside = write.key.removesuffix(inner), accumulate(f"{part}/" for part in inner.split("/")[:-1])
+        if is_of_data and any(is_root(f"{root}{folder}") for folder in inside):
             continue
         outcome = _outcome(write.started_ms, now_ms - min_age_ms, is_waiting=bool({write.key, name} & waiting))
         if outcome is Outcome.DELETED and not (write.removable and (dry_run or store.discard(write))):
@@ -69,21 +71,9 @@ def collect_garbage(
         yield Step(write, outcome)
 
 
-class _NestedRoots:
-    """Finds the roots (key prefixes) of pipelines below another pipeline's root. A topic may have the name of such a
-    root.
-    """
-
-    def __init__(self, store: ObjectStore) -> None:
-        def is_root(folder: str) -> bool:
-            return next(iter(store.list(f"{folder}{OWN_FOLDER}/generations/")), None) is not None
-
-        self._is_root = functools.cache(is_root)
-
-    def has(self, inner: str, root: str) -> bool:
-        """Return True if the key ``inner`` below ``root`` is below the root of another pipeline."""
-        folders = itertools.accumulate(f"{part}/" for part in inner.split("/")[:-1])
-        return any(self._is_root(f"{root}{folder}") for folder in folders)
+def _is_root(store: ObjectStore, folder: str) -> bool:
+    """Return True if ``folder`` is the root (key prefix) of a pipeline."""
+    return next(iter(store.list(f"{folder}{OWN_FOLDER}/generations/")), None) is not None
 
 
 def _outcome(modified_ms: int | None, older_than_ms: int, *, is_waiting: bool) -> Outcome:

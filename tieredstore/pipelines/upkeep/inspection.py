@@ -290,12 +290,13 @@ def _success_problems(generation: Generation, successes: set[str]) -> Iterator[O
     inside = with_those_above(log.state.directories)
     paths = sorted((inside & successes | expected) - last)
     held = family.count_contents(paths)
+    has_dropped = any(other.state.life is Life.DROPPED for other in family.read_others().values())
     for path in paths:
         success = read_success(store, path)
         said = [] if success is None else [*filter(family.has_said, success.statements)]
         key, (files, records) = f"{path}/{SUCCESS}", held[path]
         if not said:
-            if path in expected and files and not family.has_dropped:
+            if path in expected and files and not has_dropped:
                 yield OutputProblem("missing", key, "is committed, but is missing or does not list this generation")
         elif path in family.withheld or path not in family.finalized:
             yield OutputProblem("stranger", key, "marks a directory as complete, but the commit log does not")
