@@ -255,6 +255,12 @@ def test_a_partition_that_ends_before_an_unreadable_manifest_stops_no_other(
             run_once(topic, store, SMALL)
         assert (written(store), written(store, OTHER.partition)) == (list(range(200)), list(range(stop)))
         topic.copy(stop, [plain_batch(range(stop, stop + 50))], partition=OTHER)
+    # A service does the same, even if nothing is due yet by size or age.
+    with Runner(pipeline_of(), Parts(store, topic.manager), clock=lambda: 0.0) as runner:
+        assert runner.step() is not None
+        with pytest.raises(DataLossError, match="manifest"):
+            runner.step()
+    assert written(store, OTHER.partition) == list(range(150))
 
 
 @pytest.mark.parametrize("suffix", ["log", "rsm-manifest"])

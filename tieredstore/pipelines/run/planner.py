@@ -128,13 +128,20 @@ class Planner:
                 self._waiting.age_s(one.where, one.start, self._clock())
             return marks
         windows = self._select_windows(snapshot, positions, is_last=is_last)
-        return self._skip_unreadable(snapshot, positions, windows) if snapshot.unreadable else windows
+        if not snapshot.unreadable:
+            return windows
+        readable, failures = self._skip_unreadable(snapshot, positions, windows)
+        if failures and not readable and not is_last:
+            # The error ends the run, so first write what is not due yet.
+            return self.find_due(snapshot, positions, is_last=True)
+        self.tell(failures, readable)
+        return readable
 
     def _skip_unreadable(
         self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], windows: Sequence[BatchWindow]
-    ) -> list[BatchWindow]:
-        """Leave out partitions that an unreadable segment stops, so that the others are written. If nothing else is
-        left to write, raise the error.
+    ) -> tuple[list[BatchWindow], list[DataLossError]]:
+        """Leave out partitions that an unreadable segment stops, so that the others are written. Also return their
+        errors.
         """
         spans: dict[TopicPartition, tuple[int, int]] = {}
         for window in windows:
@@ -152,9 +159,7 @@ class Planner:
                 Losses(self.query).check_readable(own, checked, starts_there=checked, stops_there=reach)
             except DataLossError as error:
                 failures[where] = error
-        readable = [window for window in windows if window.where not in failures]
-        self.tell(failures.values(), readable)
-        return readable
+        return [window for window in windows if window.where not in failures], [*failures.values()]
 
     def _select_windows(
         self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], *, is_last: bool
