@@ -81,7 +81,11 @@ class Runner(Closing):
         self.counts = Counts()
         self._due_s = 0.0
         self._own, self._has_begun, self._take_over, self._on_spark = pipeline.own, False, take_over, on_spark
-        self.source_name: str = _source_name(pipeline, parts)
+        brokers = dict(pipeline.client).get("bootstrap.servers")
+        sources = [f"the broker {brokers}"] if brokers else []
+        sources += [f"the bucket {parts.source.store.identity}"] if pipeline.source is not None else []
+        self.source_name: str = " or ".join(sources)
+        """Bucket, broker or both, for messages."""
         self._group = GroupProgress.of(pipeline)
         self.driver: Driver = Driver(Generation(pipeline, parts.store), self, self._note)
 
@@ -365,10 +369,3 @@ class Runner(Closing):
 
 def _count(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
-def _source_name(pipeline: Pipeline, parts: Parts) -> str:
-    """Return the name of bucket, broker or both for error messages."""
-    brokers = dict(pipeline.client).get("bootstrap.servers")
-    bucket = [f"the bucket {parts.source.store.identity}"] if pipeline.source is not None else []
-    return " or ".join([*([f"the broker {brokers}"] if brokers else []), *bucket])

@@ -49,9 +49,10 @@ class Starts:
             return {log.where: self._by_rule(log) for log in logs}
         standing = self._read_committed([log.where for log in logs])
         if is_new and logs and not standing:
+            place = "ZooKeeper" if self._groups.group_storage == "zookeeper" else "Kafka"
             raise ConfigError(
                 f"startingOffsets: the group {self._groups.starting_group} has no committed offset of any of the "
-                f"{len(logs)} partitions in {self._place}: name another group, or leave out startingOffsets"
+                f"{len(logs)} partitions in {place}: name another group, or leave out startingOffsets"
             )
         begins: dict[TopicPartition, int] = {}
         beyond: list[PartitionLog] = []
@@ -71,10 +72,6 @@ class Starts:
                 begins[log.where] = at
         self._check_beyond(beyond, standing)
         return begins
-
-    @property
-    def _place(self) -> str:
-        return "ZooKeeper" if self._groups.group_storage == "zookeeper" else "Kafka"
 
     def _by_rule(self, log: PartitionLog) -> int:
         return log.earliest if self._starting == "earliest" else log.end

@@ -386,7 +386,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
         """Return the end of the batch that begins at ``start``, or ``start`` if there is nothing to read."""
         with one_sentence():
-            return self._latest(start, limit)
+            read = StreamOffsets.from_json(start)
+            snapshot = self._logs.current()
+            self._look_for_absent(snapshot, read, ends=self._target is not None or is_once(limit))
+            answers, stale = self._logs.epoch_ends(read.positions), self._logs.stale(read.positions)
+            begins = read.begins(snapshot.logs, self._losses.accept, answers, stale)
+            windows = self._within_reach(snapshot, begins)
+            limits = self._limits.under(limit)
+            waiting = sum(stop - first for first, stop in windows.values())
+            # Do not wait in a run with a fixed end, because it reads only records that are already present.
+            if self._target is None and self._delay.has_to_wait(limits, waiting):
+                return start
+            reached = read.with_ends(limits.admit(windows, snapshot.bytes_between), snapshot.logs)
+            return start if reached.is_at(read) else reached.to_json()
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802
         """Return the last known ends of all logs, for Spark's progress reports. Make no request."""
@@ -420,21 +432,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Close the connection to the broker, and drop cached state."""
         self._logs.close()
-
-    def _latest(self, start: Json, limit: ReadLimit) -> Json:
-        read = StreamOffsets.from_json(start)
-        snapshot = self._logs.current()
-        self._look_for_absent(snapshot, read, ends=self._target is not None or is_once(limit))
-        answers, stale = self._logs.epoch_ends(read.positions), self._logs.stale(read.positions)
-        begins = read.begins(snapshot.logs, self._losses.accept, answers, stale)
-        windows = self._within_reach(snapshot, begins)
-        limits = self._limits.under(limit)
-        waiting = sum(stop - first for first, stop in windows.values())
-        # Do not wait in a run with a fixed end, because it reads only records that are already present.
-        if self._target is None and self._delay.has_to_wait(limits, waiting):
-            return start
-        reached = read.with_ends(limits.admit(windows, snapshot.bytes_between), snapshot.logs)
-        return start if reached.is_at(read) else reached.to_json()
 
     def _look_for_absent(self, snapshot: LogSnapshot, read: StreamOffsets, *, ends: bool) -> None:
         """On the first call, check that the topics named in the options exist, because a name may be misspelled. Topics
