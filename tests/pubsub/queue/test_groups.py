@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.pubsub.pubsub_topics import topics_on
 from tests.support.simulated_time import SimulatedClock
-from tests.support.stores.doubles import CountingStore, FaultyStore, ScriptedStore
+from tests.support.stores.doubles import CountingStore, FaultyStore, Moment, ScriptedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
@@ -242,3 +242,19 @@ def test_a_member_whose_joining_was_not_answered_joins(members: Members) -> None
     member.tick()
     assert owned_by(member) == [[0, 1, 2, 3]]
     member.leave()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_partition_that_could_not_be_given_up_is_given_up_later(moment: Moment, members: Members) -> None:
+    store = ScriptedStore(members.store)
+    first, second = members.join(store), members.join()
+    first.tick()
+    second.tick()
+    store.on("replace", "*/partitions/*", StoreUnavailableError("away"), moment=moment, times=1)
+    members.clock.sleep(5)
+    with pytest.raises(StoreUnavailableError):
+        first.tick()
+    members.pass_time(20, first, second)
+    assert sorted([*first.claims(), *second.claims()]) == [0, 1, 2, 3]
+    first.leave()
+    second.leave()

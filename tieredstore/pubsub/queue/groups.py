@@ -229,14 +229,17 @@ class StoreGroup(GroupMember):
         self._owned[partition] = owned
         self._version += 1
 
-    def _drop(self, partition: int) -> _Owned | None:
+    def _drop(self, partition: int) -> None:
         self._version += 1
-        return self._owned.pop(partition, None)
+        del self._owned[partition]
 
     def _give_up(self, partition: int) -> None:
-        if (owned := self._drop(partition)) is not None:
-            with contextlib.suppress(FencedError):  # another member has already taken the partition
-                self._write(partition, owned, owned.position, None)
+        # Drop the partition only after the write. Without the write, no other member takes it from a living owner, so
+        # after an error the next tick gives it up again.
+        owned = self._owned[partition]
+        with contextlib.suppress(FencedError):  # another member has already taken the partition
+            self._write(partition, owned, owned.position, None)
+            self._drop(partition)
 
     def _write(self, partition: int, owned: _Owned, position: Position | None, owner: str | None) -> None:
         key = self._partition_key(partition)
