@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.cli.cli_process import tieredstore
 from tests.support.examples import examples
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
 from tieredstore.errors import ConfigError, CorruptDataError, NewerVersionError, ResourceNotFoundError
@@ -293,6 +294,17 @@ def test_a_cut_is_kept_in_a_file(tmp_path: Path) -> None:
             ConfigError, match=f"the end offsets in the file lack orders-{number} of the topic id {topic_ids['orders']}"
         ):
             cut.of_topics(topic_ids, [("orders", number)])
+
+
+@pytest.mark.parametrize(("moment", "sentence"), [("@70", "lack orders-0 of the topic id"), ("@60", "of another time")])
+def test_a_cut_in_a_file_is_never_replaced(tmp_path: Path, moment: str, sentence: str) -> None:
+    with closing(Bucket(tmp_path)) as bucket:
+        bucket.write(10)
+    path = tmp_path / "cut.json"
+    TimeCut(70, ()).write(path)
+    words = ["orders", "--store", bucket.root, "--bootstrap-server", "localhost:1", "--to", moment, "--cut-file", path]
+    tieredstore("restore", "produce", *words).fails(2, sentence)
+    assert TimeCut.read(path) == TimeCut(70, ())
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def produce(
     cut_file: Annotated[
         Path | None,
         typer.Option(
-            "--cut-file", metavar="FILE", help="With --to, write the end offsets to FILE; else read them from FILE."
+            "--cut-file", metavar="FILE", help="Read the end offsets from FILE; --to writes FILE if there is none."
         ),
     ] = None,
     on_loss: OnLoss = "fail",
@@ -208,12 +208,20 @@ def _ids(topics: Mapping[str, str], topic_ids: Sequence[str]) -> Mapping[str, Uu
 
 
 def _cut(source: BucketTopics, moment: AtTime | None, file: Path | None) -> TimeCut | None:
-    """Find the cut (where a restore to a time stops) for ``moment``, and write it to ``file``. Without ``moment``, read
-    the cut from ``file``."""
+    """Read the cut (where a restore to a time stops) from ``file``. If there is no such file yet, find the cut for
+    ``moment``, and write it to ``file``: a repeated command, and other runs, then end at the same offsets."""
     from tieredstore.restore.produce.time_cut import TimeCut
 
-    if moment is None:
-        return None if file is None else TimeCut.read(file)
+    try:
+        cut = None if file is None else TimeCut.read(file)
+    except ResourceNotFoundError:
+        if moment is None:
+            raise
+        cut = None
+    if cut is not None and moment is not None and cut.time_ms != moment.timestamp_ms:
+        raise ConfigError(f"{file} has the end offsets of another time: leave out --to, or name another --cut-file")
+    if cut is not None or moment is None:
+        return cut
     cut = source.find_cut(moment.timestamp_ms)
     if file is not None:
         cut.write(file)

@@ -38,7 +38,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.model import OffsetSpan, TopicPartition
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.process.whole_files import read_named
+from tieredstore.process.whole_files import read_named, whole_file
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import ReadSettings
 from tieredstore.restore.logdir.planning import count_known, stored_producers
@@ -97,14 +97,15 @@ class TimeCut:
             if (topic, number) not in known:
                 raise ConfigError(
                     f"the end offsets in the file lack {topic}-{number} of the topic id {topic_ids[topic]}: find them "
-                    "again (--to TIME)"
+                    "again (--to TIME, with another --cut-file)"
                 )
         return {where: known[where] for where in partitions}
 
     def write(self, path: Path) -> None:
         """Write the cut to a file. Raise ConfigError if the file cannot be written."""
         try:
-            path.write_bytes(RESTORE_CUT.to_bytes(asdict(self), indent=2))
+            with whole_file(path) as file:
+                file.write(RESTORE_CUT.to_bytes(asdict(self), indent=2))
         except OSError as error:
             raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
 
