@@ -11,15 +11,25 @@ is lost or was empty. A broker of this project records empty requests, so that l
 from __future__ import annotations
 
 import enum
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import merge
 from typing import Final, TypeAlias
 
 from tieredstore.errors import CorruptDataError, ObjectNotFoundError
+from tieredstore.ops.offsets import without
 from tieredstore.pubsub.errors import MessageCorruptError, NotificationCorruptError
-from tieredstore.pubsub.format.batches import BatchIndex, headers_in
-from tieredstore.pubsub.format.messages import MessageHeader, ProducerRequest, check_crc, checksum, is_own_address
+from tieredstore.pubsub.format.batches import BatchIndex
+from tieredstore.pubsub.format.messages import (
+    MessageHeader,
+    ProducerRequest,
+    check_crc,
+    checksum,
+    is_own_address,
+    parse_message_header,
+)
 from tieredstore.pubsub.queue.queues import QueuedNotification
 from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch
 
@@ -227,18 +237,18 @@ class TopicAudit:
     ) -> Iterator[AuditFinding]:
         # Retention may have freed the entries with the first requests. In this case, begin at the first request that is
         # left.
-        expected = seen[0] if self._is_cut else 0
-        empty = _EmptyRequests(self._empty.get(producer, ()))
+        begin = seen[0] if self._is_cut else 0
+        empty = sorted((first, last + 1) for first, last in self._empty.get(producer, ()))
         absent = AuditFault.LOST if is_own_address(producer[0]) else AuditFault.LOST_OR_EMPTY
-        for request_id in seen:
+        for first, stop in without(merge(((each, each + 1) for each in seen), empty), (begin, seen[-1])):
+            request_id = seen[bisect_left(seen, stop)]  # the next stored request
             behind = standing.get(request_id)
             is_young = behind is not None and behind[0].batch.appended_ms > self.now_ms - self.settle_ms
-            for first, last in empty.subtract(expected, request_id - 1):
-                why = f"request {request_id} is stored, but not {_range(first, last)}"
-                yield AuditFinding(
-                    AuditFault.PENDING if is_young else absent, producer, first, last, f"{why} yet" if is_young else why
-                )
-            expected = max(expected, request_id + 1)
+            missing = str(first) if stop == first + 1 else f"{first} to {stop - 1}"
+            why = f"request {request_id} is stored, but not {missing}"
+            yield AuditFinding(
+                AuditFault.PENDING if is_young else absent, producer, first, stop - 1, f"{why} yet" if is_young else why
+            )
 
     def _latecomers(self, producer: Producer, standing: dict[int, list[_Sighting]]) -> Iterator[AuditFinding]:
         late: list[AuditFinding] = []
@@ -254,37 +264,16 @@ class TopicAudit:
         yield from reversed(late)
 
 
-class _EmptyRequests:
-    """Sequences of ids of requests without records. Successive calls of ``subtract`` must pass ascending ids."""
-
-    def __init__(self, runs: Sequence[tuple[int, int]]) -> None:
-        self._runs = sorted(runs)
-        self._next = 0
-
-    def subtract(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts of the range ``first`` to ``last`` that are in none of the sequences."""
-        while first <= last:
-            while self._next < len(self._runs) and self._runs[self._next][1] < first:
-                self._next += 1
-            begin, end = self._runs[self._next] if self._next < len(self._runs) else (last + 1, last + 1)
-            if begin > first:
-                yield first, min(last, begin - 1)
-            first = end + 1
-
-
 def _check_bodies(body: bytes, key: str) -> list[tuple[int, MessageHeader | MessageCorruptError]]:
     """Return each Message's header, or its error; check the bodies' checksums."""
-    index = BatchIndex(body, key, len(body))
     checked: list[tuple[int, MessageHeader | MessageCorruptError]] = []
-    for number, header in headers_in(body, key):
-        outcome = header
-        if isinstance(header, MessageHeader):
-            start, stop = index.byte_range(number)
-            try:
-                check_crc(header, memoryview(body)[start + header.size : stop], index.place(number))
-            except MessageCorruptError as error:
-                outcome = error
-        checked.append((number, outcome))
+    for place, message in BatchIndex(body, key, len(body)).messages(body):
+        try:
+            header = parse_message_header(message, place)
+            check_crc(header, message[header.size :], place)
+            checked.append((place.number, header))
+        except MessageCorruptError as error:
+            checked.append((place.number, error))
     return checked
 
 
@@ -297,7 +286,3 @@ def _copies(producer: Producer, sightings: Sequence[_Sighting]) -> Iterator[Audi
         else:
             fault, why = AuditFault.ALTERED, f"another Message with this request is at {whence}"
         yield AuditFinding(fault, producer, other.request_id, other.request_id, why, *other.whence)
-
-
-def _range(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first} to {last}"
