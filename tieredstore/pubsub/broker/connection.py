@@ -478,9 +478,11 @@ class Room:
     memory and wait for the rest could deadlock.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, on_wait: Callable[[], None] = lambda: None) -> None:
+        """``on_wait`` is called after each new waiter."""
         self.size = size
         self.taken = 0
+        self._on_wait = on_wait
         self._waiting: OrderedDict[Waiter, None] = OrderedDict()  # in order of arrival
 
     @property
@@ -497,6 +499,7 @@ class Room:
             return None
         waiter = Waiter(size, granted)
         self._waiting[waiter] = None
+        self._on_wait()
         return waiter
 
     def give_back(self, size: int) -> None:

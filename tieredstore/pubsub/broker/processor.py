@@ -88,13 +88,15 @@ class _OpenBatch:
 class Intake:
     """Resources that the processors of one broker share: memory for Messages, counts, and threads that write batches.
 
-    ``by_producer``: True if each producer's Messages all go to one read partition.
+    ``by_producer``: True if each producer's Messages all go to one read partition. ``make_room`` writes open batches if
+    requests wait for their memory.
     """
 
     room: Room
     counts: BrokerCounts
     uploads: Executor
     by_producer: bool
+    make_room: Callable[[], None]
 
 
 class TopicProcessor:
@@ -107,8 +109,8 @@ class TopicProcessor:
     ========  ==========================================  ===========================================================
     repeated  the ``answers`` of the first copy, if that  answered with the first copy, or at once if that copy is
               copy is held                                stored. The repetition's memory is given back
-    held      ``_held``, and an open batch                sealed: the batch is full or ``batch.ms`` old, or the broker
-                                                          drains
+    held      ``_held``, and an open batch                sealed: the batch is full or ``batch.ms`` old, requests wait
+                                                          for memory, or the broker drains
     sealed    ``_held``, and a batch that is written      stored, or failed
     stored    ``_stored``, for ten minutes                forgotten
     failed    nothing; a repetition is stored             –
@@ -134,9 +136,9 @@ class TopicProcessor:
         self._stored = StoredHeaders()
         # Requests without records, in order, that no notification lists yet.
         self._empty: dict[ProducerRequest, None] = {}
-        self._under_way = 0
-        self._is_idle = asyncio.Event()
-        self._is_idle.set()
+        self._under_way = 0  # number of batches that are being written
+        self.is_idle: asyncio.Event = asyncio.Event()
+        self.is_idle.set()
 
     def take(self, data: Buffer, header: MessageHeader, room: int, answer: Answer) -> None:
         """Hold a copy of a checked Message until it is stored, then call ``answer``.
@@ -156,6 +158,7 @@ class TopicProcessor:
         if identity is not None:
             self._held[identity] = held
         self._add(held, data, self._lane(header))
+        self._intake.make_room()
 
     def note_empty(self, header: MessageHeader) -> None:
         """Remember an acknowledged Message without records, which is not stored.
@@ -166,12 +169,17 @@ class TopicProcessor:
         if header.request is not None and len(self._empty) < _MOST_EMPTY:
             self._empty[header.request] = None
 
-    async def drain(self) -> None:
-        """Write all held Messages now, even if their batches are not full. Wait until every Message is stored or has
-        failed, and its client has an answer."""
+    def end_batches(self) -> None:
+        """Write all held Messages now, even if their batches are not full."""
         for lane in list(self._open):
             self._seal(lane)
-        await self._is_idle.wait()
+
+    async def drain(self) -> None:
+        """Write all held Messages, and wait until every Message is stored or has failed, and its client has an
+        answer."""
+        while self._open or not self.is_idle.is_set():
+            self.end_batches()
+            await self.is_idle.wait()
 
     def close(self) -> None:
         """Begin no more writes."""
@@ -205,13 +213,13 @@ class TopicProcessor:
             least=least,
             first=max(self._usual_size, least),
         )
-        self._under_way += 1
-        self._is_idle.clear()
         return _OpenBatch(memory, self._loop.call_later(self._settings.batch_ms / 1000, self._seal, lane))
 
     def _seal(self, lane: int | None) -> None:
         batch = self._open.pop(lane)
         batch.timer.cancel()
+        self._under_way += 1
+        self.is_idle.clear()
         batch.empty, self._empty = tuple(self._empty), {}
         self._usual_size = max(_LEAST_MEMORY, batch.memory.used)
         deadline = Deadline.after(self._settings.delivery_timeout_ms / 1000, boot_clock_s)
@@ -248,7 +256,8 @@ class TopicProcessor:
                 answer(failure)
         self._under_way -= 1
         if not self._under_way:
-            self._is_idle.set()
+            self.is_idle.set()
+        self._intake.make_room()
 
 
 Waiting = Callable[[TopicProcessor | None, TieredStoreError | None], None]
@@ -266,7 +275,8 @@ class TopicProcessors:
     ) -> None:
         """Begin without processors. ``uploads`` is the number of a topic's batches to write in parallel."""
         uploading = ThreadPool(_UPLOADS_A_SETTING * uploads, "tieredstore-broker-upload")
-        self.intake: Intake = Intake(Room(own.buffer_bytes), BrokerCounts(), uploading, own.batch_by == "producer")
+        room = Room(own.buffer_bytes, self._make_room)
+        self.intake: Intake = Intake(room, BrokerCounts(), uploading, own.batch_by == "producer", self._make_room)
         self._directory = directory
         self._assignment = assignment
         self._lookups = lookups
@@ -310,6 +320,13 @@ class TopicProcessors:
         for processor in self._processors.values():
             processor.close()
         self.intake.uploads.shutdown(wait=False, cancel_futures=True)
+
+    def _make_room(self) -> None:
+        """End all batches if requests wait for memory that no running write will free."""
+        processors = self._processors.values()
+        if self.intake.room.waiting and all(each.is_idle.is_set() for each in processors):
+            for each in processors:
+                each.end_batches()
 
     async def _prepare(self, name: str) -> None:
         loop = asyncio.get_running_loop()
