@@ -173,11 +173,6 @@ class GroupOutcome(Outcome):
             raise ValueError("the outcome has no target")
         return self.target_topic, self.target_partition
 
-    @property
-    def commit(self) -> GroupCommit:
-        """The commit to write to :attr:`target`."""
-        return GroupCommit(self.target_offset or 0, self.metadata)
-
 
 def plan_groups(offset_map: OffsetMap, source: SourceGroups, cluster: ClusterState) -> Plan:
     """Return a plan to commit the groups' translated offsets to the target cluster.
@@ -198,7 +193,8 @@ def plan_groups(offset_map: OffsetMap, source: SourceGroups, cluster: ClusterSta
                 "of the run and the groups"
             )
         _check_target(offset_map, cluster)
-        starts = _find_starts(offset_map, cluster)
+        live = cluster.describe(mapped.target for mapped in offset_map.topics.values())
+        starts = cluster.earliest_offsets((name, number) for name, topic in live.items() for number in topic.partitions)
         for name, reason in sorted(source.left.items()):
             yield _outcome(name, "kept", "not_movable", reason)
         here = cluster.list_groups()
@@ -231,12 +227,6 @@ def _check_target(offset_map: OffsetMap, cluster: ClusterState) -> None:
             )
 
 
-def _find_starts(offset_map: OffsetMap, cluster: ClusterState) -> dict[TopicPartition, int]:
-    """Return the first offset of each partition of the target topics."""
-    live = cluster.describe(mapped.target for mapped in offset_map.topics.values())
-    return cluster.earliest_offsets((name, number) for name, topic in live.items() for number in topic.partitions)
-
-
 def _after_begin(move: GroupOutcome, starts: Mapping[TopicPartition, int]) -> GroupOutcome:
     """Move the offset to the first offset of its target partition if the target has deleted earlier records. At a
     deleted offset, a consumer with ``auto.offset.reset=latest`` would skip all records."""
@@ -256,7 +246,8 @@ def _move(
         commits = cluster.commits(group, [each.target for each in moves])
         due = [each for each in moves if not _is_there(each, commits)]
         if due and not dry_run:
-            cluster.commit_offsets(group, {each.target: each.commit for each in due})
+            commits_due = {each.target: GroupCommit(each.target_offset or 0, each.metadata) for each in due}
+            cluster.commit_offsets(group, commits_due)
     except (BrokerError, ResourceNotFoundError) as error:
         yield replace(_outcome(group, "failed", "refused"), error=error)
         return

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -106,10 +106,13 @@ class FreeCapacity(AssignmentStrategy):
             return assigned
         # Add the load of topics that stay before assigning other topics.
         for load in loads:
+            holders = current.get(load.topic, {})
             for seats in racks.values():
                 wanted = load.partitions(len(racks)) // len(racks)
-                for seat in _keep_holders(seats, current.get(load.topic, {}), wanted):
-                    assigned[load.topic][seat.broker.name] = current[load.topic][seat.broker.name]
+                # If more brokers than ``wanted`` have the topic, those with the most free capacity keep it.
+                here = sorted((seat for seat in seats if seat.broker.name in holders), key=_Seat.rank)
+                for seat in here[:wanted]:
+                    assigned[load.topic][seat.broker.name] = holders[seat.broker.name]
                     _seat(seat, load.topic, load.share_mb(len(racks)))
         for seats in racks.values():
             for seat in seats:
@@ -140,12 +143,6 @@ class FreeCapacity(AssignmentStrategy):
                 assigned[best.broker.name] = now_ms
                 _seat(best, load.topic, share)
                 left.remove(best)
-
-
-def _keep_holders(seats: Iterable[_Seat], holders: Mapping[str, int], wanted: int) -> list[_Seat]:
-    """Return the brokers that keep the topic. If more brokers than ``wanted`` have the topic, choose the brokers with
-    the most free capacity."""
-    return sorted((seat for seat in seats if seat.broker.name in holders), key=_Seat.rank)[:wanted]
 
 
 def _seat(seat: _Seat, topic: str, share: float) -> None:

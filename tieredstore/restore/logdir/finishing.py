@@ -38,7 +38,9 @@ def plan_finish(
             deleted = [span for log in logs for span in select_deleted(log, known, now_ms)]
             size = sum(span.segment.segment_size_in_bytes for span in deleted)
             forgotten_ms = cluster.producer_expiration_ms(topic.partitions[0].replicas[0])
-            reason = _reason(known, len(deleted), size) + _warning(empty[topic.topic])
+            reason = _reason(known, len(deleted), size)
+            if numbers := ", ".join(map(str, empty[topic.topic])):
+                reason += f"; partitions without a record: {numbers} (run restore logdir for every broker)"
             reason += _replicas(logs, forgotten_ms, now_ms)
             cluster.release(topic.topic, settings, dry_run=dry_run)
             yield Outcome(
@@ -54,12 +56,6 @@ def _reason(known: Mapping[str, str], count: int, size: int) -> str:
     if not count:
         return f"{shown}: nothing is deleted at once"
     return f"{shown}: {count} segments ({human_bytes(size)}) are deleted at once"
-
-
-def _warning(empty: Sequence[int]) -> str:
-    if not empty:
-        return ""
-    return f"; partitions without a record: {', '.join(map(str, empty))} (run restore logdir for every broker)"
 
 
 def _replicas(logs: Sequence[Sequence[Span]], forgotten_ms: int, now_ms: int) -> str:
