@@ -448,16 +448,15 @@ def add_records(before: ScannedRecords, records: pa.RecordBatch) -> ScannedRecor
         sizes = pc.add(sizes, pa.array([_size_of(each) for each in headers], sizes.type))
     times = int64_values(records, "timestamp")
     # -1 means that a record has no time. Brokers judge other negative times like times of long ago.
-    known = [time for time in times if time != -1]
-    earliest, latest = min(known, default=None), max(known, default=None)
+    known = [time for time in (*times, before.earliest_ms, before.latest_ms) if time is not None and time != -1]
     return ScannedRecords(
         before.records + len(keys),
         before.size + int(pc.sum(sizes).as_py()),
         max(before.largest, int(pc.max(sizes).as_py()) + _RECORD_BYTES),
-        min((time for time in (before.earliest_ms, earliest) if time is not None), default=None),
-        max((time for time in (before.latest_ms, latest) if time is not None), default=None),
+        min(known, default=None),
+        max(known, default=None),
         before.without_key + int(keys.null_count),
-        before.at_epoch + (sum(time == 0 for time in times) if earliest is not None and earliest <= 0 else 0),
+        before.at_epoch + list(times).count(0),
     )
 
 
