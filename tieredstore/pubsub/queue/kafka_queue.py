@@ -32,6 +32,7 @@ from tieredstore.live.clients import LiveProducer
 from tieredstore.live.faults import fault
 from tieredstore.live.properties import producer_configuration
 from tieredstore.live.reader import LiveReader
+from tieredstore.model import TopicPartition
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.per_process import PerProcess
 from tieredstore.pubsub.queue.kafka_group import KafkaGroup, group_states
@@ -217,31 +218,28 @@ class KafkaQueue(NotificationQueue):
 
     def start(self, partition: int) -> int:
         """Return the log's start offset."""
-        self._check(partition)
-        where = (self._name, partition)
+        where = self._check(partition)
         return self._cluster.earliest_offsets([where])[where]
 
     def end(self, partition: int) -> int:
         """Return the high watermark."""
-        self._check(partition)
-        where = (self._name, partition)
+        where = self._check(partition)
         return self._cluster.end_offsets([where])[where]
 
     def offset_at(self, partition: int, ms: int) -> int:
         """Search the broker's time index, which has the writers' timestamps or, with LogAppendTime, the broker's
         timestamps."""
-        self._check(partition)
-        where = (self._name, partition)
+        where = self._check(partition)
         offset = self._cluster.offsets_for_times({where: ms})[where]
         return self.end(partition) if offset is None else offset
 
     def free(self, partition: int, offset: int) -> None:
         """Delete the partition's Kafka records before ``offset``."""
-        self._check(partition)
+        where = self._check(partition)
         if offset > self.end(partition):
             raise InvalidRangeError(f"{self._where(partition)} ends before offset {offset}")
         if offset > self.start(partition):
-            self._cluster.delete_records((self._name, partition), offset)
+            self._cluster.delete_records(where, offset)
 
     def provide(self, partitions: int) -> None:
         """Create the Kafka topic, with the broker's default replication and retention, or add partitions."""
@@ -263,11 +261,12 @@ class KafkaQueue(NotificationQueue):
         """Return Kafka's consumer groups that have committed offsets of this topic or own its partitions."""
         return group_states(self._properties, self._name, self._cluster, self.partitions, _CALL_S)
 
-    def _check(self, partition: int) -> None:
+    def _check(self, partition: int) -> TopicPartition:
         if not 0 <= partition < self.partitions:
             raise InvalidRangeError(
                 f"topic {self._topic} has no read partition {partition}, only 0 to {self.partitions - 1}"
             )
+        return self._name, partition
 
     def _where(self, partition: int) -> str:
         return f"queue {self._topic}/{partition} ({self._name} in Kafka)"
