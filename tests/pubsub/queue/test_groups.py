@@ -258,3 +258,16 @@ def test_a_partition_that_could_not_be_given_up_is_given_up_later(moment: Moment
     assert sorted([*first.claims(), *second.claims()]) == [0, 1, 2, 3]
     first.leave()
     second.leave()
+
+
+def test_a_partition_that_was_taken_without_an_answer_is_given_up(members: Members) -> None:
+    store = ScriptedStore(members.store)
+    store.on("put", "*/partitions/0", StoreUnavailableError("away"), moment="after", times=1)
+    first, second = members.join(store), members.join()
+    first.member, second.member = "b", "a"  # the second member's share has partition 0
+    with pytest.raises(StoreUnavailableError):
+        first.tick()
+    members.pass_time(20, second, first)
+    assert owned_by(first, second) == [[1, 3], [0, 2]]
+    first.leave()
+    second.leave()

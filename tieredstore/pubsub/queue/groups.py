@@ -77,6 +77,8 @@ class StoreGroup(GroupMember):
         self._beat_s = beat_s
         self._patience_s = patience_s
         self._owned: dict[int, _Owned] = {}
+        # Partitions that this member has begun to take. After a lost answer, a partition may be its own in the store.
+        self._begun: set[int] = set()
         self._version = 0
         # For each other member: the number of its last heartbeat, and the time at which this member first saw that
         # number.
@@ -112,8 +114,10 @@ class StoreGroup(GroupMember):
         self._ticked_s = now_s
         for partition in range(self._partitions()):
             is_own = members[partition % len(members)] == self.member
-            if is_own and partition not in self._owned:
+            if partition not in self._owned and (is_own or partition in self._begun):
+                self._begun.add(partition)
                 self._take(partition, members)
+                self._begun.discard(partition)
             elif not is_own and partition in self._owned:
                 self._give_up(partition)
 
@@ -263,7 +267,7 @@ class StoreGroup(GroupMember):
         )
 
     def _read_state(self, partition: int) -> tuple[GroupPartition, str] | None:
-        return _read_partition(self._folder, partition, self._partition_key(partition))
+        return _read_partition(self._folder, self._group, self._topic, partition)
 
     def _member_key(self, member: str) -> str:
         return self._folder.key("groups", self._group, self._topic, "members", member)
@@ -292,8 +296,9 @@ _PARTITION: Final = TypeAdapter(_PartitionObject)
 _MEMBER: Final = TypeAdapter(_MemberObject)
 
 
-def _read_partition(folder: OwnFolder, partition: int, key: str) -> tuple[GroupPartition, str] | None:
+def _read_partition(folder: OwnFolder, group: str, topic: str, partition: int) -> tuple[GroupPartition, str] | None:
     """Return a partition's state, and the etag for a conditional replace; None if there is no state yet."""
+    key = folder.key("groups", group, topic, "partitions", str(partition))
     stored = folder.read_with_etag(key, GROUP_PARTITION, _PARTITION)
     if stored is None:
         return None
@@ -306,14 +311,9 @@ def list_groups(folder: OwnFolder, topic: str, partitions: int) -> dict[str, lis
     """Return the groups that have read a topic, by name: the state of each partition that any member has taken."""
     beginning = folder.key("groups", "")
     names = (info.key.removeprefix(beginning).split("/") for info in folder.store.list(beginning))
-    groups = {parts[0] for parts in names if len(parts) == 4 and parts[1] == topic and parts[2] == "partitions"}
-    states: dict[str, list[GroupPartition]] = {group: [] for group in sorted(groups)}
-    for group, of_group in states.items():
-        for partition in range(partitions):
-            key = folder.key("groups", group, topic, "partitions", str(partition))
-            if (stored := _read_partition(folder, partition, key)) is not None:
-                of_group.append(stored[0])
-    return states
+    groups = sorted({parts[0] for parts in names if len(parts) == 4 and parts[1:3] == [topic, "partitions"]})
+    states = {group: [_read_partition(folder, group, topic, at) for at in range(partitions)] for group in groups}
+    return {group: [stored[0] for stored in of_group if stored is not None] for group, of_group in states.items()}
 
 
 def _document(owner: str | None, generation: int, position: Position | None) -> dict[str, object]:
