@@ -17,8 +17,9 @@ from tieredstore.catalog.watermark import MoveBack, ShippedSegment, Watermark, w
 from tieredstore.consumer import Message
 from tieredstore.consumer.client import MemberClient
 from tieredstore.errors import ConfigError
+from tieredstore.kafka.checkpoints import ProducerState
 from tieredstore.model import TopicIdPartition
-from tieredstore.testing.segments import Record, build_batch
+from tieredstore.testing.segments import Producer, Record, build_batch
 
 TAIL_BASE: Final = -2000
 """librdkafka's RD_KAFKA_OFFSET_TAIL_BASE."""
@@ -62,6 +63,18 @@ def test_where_it_starts(bucket: Bucket, start: int, first: int) -> None:
         bucket.write(5)
         messages += read(consumer, 65 - first - len(messages))
         assert offsets_of(messages) == list(range(first, 65))
+
+
+def test_the_end_is_behind_a_gap_with_the_outcome_of_a_transaction(bucket: Bucket) -> None:
+    values = [Record(value_of("orders", 0, offset)) for offset in range(10)]
+    opened = build_batch(values, 0, producer=Producer(1, 0, 0, transactional=True))
+    producers = [ProducerState(1, 0, 9, 9, 9, 0, 0, 0)]
+    bucket.copy(TopicIdPartition(FIRST_ID, "orders", 0), [opened], range(10), producers=producers)
+    bucket.write(20, skip=10)
+    with reader_of(bucket, at(OFFSET_END)) as consumer:
+        assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (0, 40)
+        assert until(consumer, lambda _: consumer.position([PLACE])[0].offset >= 0) == []
+        assert consumer.position([PLACE])[0].offset == 40
 
 
 def test_it_waits_where_a_watermark_says_that_a_later_leader_goes_on(bucket: Bucket) -> None:

@@ -15,7 +15,7 @@ from tieredstore.partitions import Subscribe
 from tieredstore.reading import survey
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.snapshots import LogSnapshots
-from tieredstore.records.splits import find_decided_end
+from tieredstore.records.splits import find_stable_end
 from tieredstore.remote.source import SegmentSource
 from tieredstore.testing.segments import PARTITION, Producer, Record, build_batch, build_end_marker
 
@@ -51,11 +51,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """
     partitions = list[int]()
 
-    def noted(source: SegmentSource, lineage: Lineage, start: int, stop: int) -> int:
+    def noted(source: SegmentSource, lineage: Lineage, stop: int) -> int:
         partitions.append(lineage.partition.partition)
-        return find_decided_end(source, lineage, start, stop)
+        return find_stable_end(source, lineage, stop)
 
-    monkeypatch.setattr(survey, "find_decided_end", noted)
+    monkeypatch.setattr(survey, "find_stable_end", noted)
     return partitions
 
 

@@ -38,7 +38,7 @@ from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.reading.epoch_inquiry import BothSides, EpochInquiry
 from tieredstore.reading.stored_logs import StoredLogs
-from tieredstore.records.splits import find_decided_end
+from tieredstore.records.splits import find_decided_end, find_stable_end
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
@@ -429,6 +429,12 @@ class BucketInquiry:
         history = self._epochs.stored_history(lineage)
         return lineage if history is None or history.cut is None else history.cut.apply(lineage)
 
+    def find_end(self, lineage: Lineage) -> int:
+        """Return the end of the bucket's records; for ``read_committed``, the beginning of the bucket's first open
+        transaction."""
+        is_committed = self._settings.isolation == "read_committed"
+        return find_stable_end(self.source, lineage, lineage.end_offset) if is_committed else lineage.end_offset
+
     def _lineage(self, look: Look) -> Lineage | None:
         """Return the bucket's log, without records that the broker dropped in an unclean leader election."""
         lineage, history = self.logs.lineage(look.where), self._history(look)
@@ -455,7 +461,9 @@ class BucketInquiry:
         if position is None:
             return _make_found(look, self._waits(look))
         placement = self._place(look, position)
-        if self._may_be_behind(placement) and self._refresh_is_due(where):
+        at_seam = self._settings.mode is Mode.REMOTE_PREFERRED and isinstance(placement, OnBroker)
+        # The next records may be in segments newer than the last listing.
+        if (at_seam or isinstance(placement, Waits)) and self._refresh_is_due(where):
             self._refresh(look)
             placement = self._place(look, position)
         if isinstance(placement, Overwritten | Lost | OutOfRange | Unreadable) and not is_reloaded:
@@ -494,8 +502,7 @@ class BucketInquiry:
         if look.start == "earliest" or (self._settings.mode is Mode.REMOTE_ONLY and lineage is None):
             return self._beginning(look, lineage)
         if self._settings.mode is Mode.REMOTE_ONLY or look.broker is None:
-            end = None if lineage is None else self._find_decided(lineage, lineage.earliest_offset, lineage.end_offset)
-            return _before(end, look.start)
+            return _before(None if lineage is None else self.find_end(lineage), look.start)
         return _before(look.broker.latest, look.start)
 
     def _beginning(self, look: Look, lineage: Lineage | None) -> int | None:
@@ -522,7 +529,9 @@ class BucketInquiry:
             lineage = lineage.until(position)
         decided = position
         if lineage is not None:
-            decided = self._find_decided(lineage, position, lineage.missing_from(position))
+            decided = lineage.missing_from(position)
+            if self._settings.isolation == "read_committed":
+                decided = find_decided_end(self.source, lineage, position, decided)
         mode = self._settings.mode if look.left_at is None or position < look.left_at else Mode.KAFKA_PREFERRED
         placement = place(mode, position, look.live, lineage, decided)
         return self._waits(look) if isinstance(placement, Waits) else placement
@@ -542,16 +551,6 @@ class BucketInquiry:
         )  # fmt: skip
         standing = stand(Position(position, look.epoch), log)
         return standing.at if standing.kind == "cut" else None
-
-    def _find_decided(self, lineage: Lineage, start: int, stop: int) -> int:
-        if self._settings.isolation == "read_uncommitted":
-            return stop
-        return find_decided_end(self.source, lineage, start, stop)
-
-    def _may_be_behind(self, placement: Placement) -> bool:
-        """Return True if the next records may be in segments newer than the last listing."""
-        at_seam = self._settings.mode is Mode.REMOTE_PREFERRED and isinstance(placement, OnBroker)
-        return at_seam or isinstance(placement, Waits)
 
     def _refresh_is_due(self, where: TopicPartition) -> bool:
         return self._clock() >= self._listed_at.get(where, 0.0) + self._settings.refresh_s

@@ -19,7 +19,6 @@ from tieredstore.consumer.client import refusal
 from tieredstore.consumer.settings import Mode
 from tieredstore.format.keys import Suffix
 from tieredstore.process.futures import OverdueError, outcome
-from tieredstore.records.splits import find_decided_end
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -127,7 +126,7 @@ class OffsetQueries:
             return None
         if not self._is_remote:
             return lineage.earliest_offset, lineage.end_offset
-        return lineage.earliest_offset, self._seam(bucket, lineage)
+        return lineage.earliest_offset, bucket.find_end(lineage)
 
     def _stored_time(self, bucket: BucketInquiry, where: TopicPartition, moment: int) -> int | None:
         """Return the bucket's first offset at or after a time, or None if the bucket has none. Without an offset from
@@ -140,17 +139,9 @@ class OffsetQueries:
         if moment == _BEGINNING:
             return lineage.earliest_offset
         if moment == _END:
-            return self._seam(bucket, lineage) if self._is_remote else None
+            return bucket.find_end(lineage) if self._is_remote else None
         record = offset_for_time(bucket.source, lineage, max(0, moment))
-        return None if record is None or record.offset >= self._seam(bucket, lineage) else record.offset
-
-    def _seam(self, bucket: BucketInquiry, lineage: Lineage) -> int:
-        """Return the end of the bucket's records; for ``read_committed``, the beginning of the bucket's first open
-        transaction."""
-        if self._settings.isolation == "read_uncommitted":
-            return lineage.end_offset
-        first = max((gap.stop for gap in lineage.gaps), default=lineage.earliest_offset)
-        return find_decided_end(bucket.source, lineage, first, lineage.end_offset)
+        return None if record is None or record.offset >= bucket.find_end(lineage) else record.offset
 
 
 def _begins_elsewhere(bucket: BucketInquiry, lineage: Lineage) -> bool:

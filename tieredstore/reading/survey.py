@@ -26,7 +26,7 @@ from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.reading.epoch_inquiry import BothSides, EpochInquiry
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.reading.losses import Loss, Losses
-from tieredstore.records.splits import find_decided_end
+from tieredstore.records.splits import find_stable_end
 
 if TYPE_CHECKING:
     from tieredstore.catalog.catalog import Catalog
@@ -338,11 +338,8 @@ class _Survey:
     def _decided_end(self, lineage: Lineage, end: int) -> int:
         if self._query.isolation == "read_uncommitted":
             return end
-        # A transaction that is open at the end may have begun in any segment after the last gap. So search from the
-        # last gap on.
-        first = max((gap.stop for gap in lineage.gaps if gap.stop <= end), default=lineage.earliest_offset)
         try:
-            return find_decided_end(self._source, lineage, first, end) if first < end else end
+            return find_stable_end(self._source, lineage, end)
         except UNREADABLE:
             if not self._query.by_partition:
                 raise

@@ -122,6 +122,16 @@ def find_decided_end(source: SegmentSource, lineage: Lineage, start: int, stop: 
     return stop if undecided is None else max(start, undecided.first_offset)
 
 
+def find_stable_end(source: SegmentSource, lineage: Lineage, stop: int) -> int:
+    """Return where a read_committed read up to ``stop`` ends: at ``stop``, or before a transaction without an outcome.
+
+    A transaction that is open before a gap may have its outcome in the gap, so only the offsets after the last gap
+    count.
+    """
+    first = max((gap.stop for gap in lineage.gaps if gap.stop <= stop), default=lineage.earliest_offset)
+    return find_decided_end(source, lineage, first, stop)
+
+
 @dataclass(frozen=True, slots=True)
 class SplitLimits:
     """The largest size of a split in bytes and offsets, and the least number of splits. None means no limit.
