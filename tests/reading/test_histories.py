@@ -19,7 +19,7 @@ from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.catalog.watermark import Hole, MoveBack, ShippedSegment, StoredWatermarks, Watermark, watermark_key
 from tieredstore.config import settings_from
 from tieredstore.errors import BrokerUnavailableError, DataLossError
-from tieredstore.kafka.checkpoints import LeaderEpochs
+from tieredstore.kafka.checkpoints import LeaderEpochs, ProducerState
 from tieredstore.live import EpochEnd, LiveCluster, LiveEnd, LiveTopic
 from tieredstore.model import Isolation, TopicIdPartition, TopicPartition, Uuid
 from tieredstore.partitions import PartitionLog, Subscribe
@@ -37,6 +37,8 @@ from tieredstore.testing.segments import Producer, Record, build_batch, build_en
 
 ORDERS: TopicPartition = ("orders", 0)
 WHERE = TopicIdPartition(FIRST_ID, *ORDERS)
+
+WHO = Producer(7, 0, 0, transactional=True)
 
 LOST: LeaderEpochs = ((0, 0), (3, 20))
 """Leader epochs in the bucket: epoch 3 begins at offset 20. Its leader was deposed."""
@@ -242,6 +244,16 @@ def test_the_broker_is_read_from_the_first_offset_that_only_it_has(tmp_path: Pat
             Losses(LogQuery(Subscribe(("orders",)))).check_readable(snapshot, {ORDERS: (30, 100)})
 
 
+def test_a_gap_before_an_open_transaction_is_read_from_the_broker(tmp_path: Path) -> None:
+    """The broker's last stable offset is below the bucket's end."""
+    with closing(Bucket(tmp_path)) as bucket:
+        bucket.write(20)
+        batches = [build_batch([Record(b"v")] * 5, 30), build_batch([Record(b"v")] * 5, 35, producer=WHO)]
+        bucket.copy(WHERE, batches, range(30, 40), producers=[ProducerState(7, 0, 4, 39, 4, 0, 0, 35)])
+        log = taken(bucket, Broker(0, 35, 0), isolation="read_committed").logs[ORDERS]
+        assert (extent(log), [*losses_between(log, 0, 35)]) == ((0, 20, 35), [])
+
+
 def test_an_earlier_epoch_is_none_of_the_log_that_was_copied(bucket: Bucket) -> None:
     broker = Broker(10, 90, 2)
     with pytest.raises(DataLossError, match="has leader epoch 2, but the bucket has records of epoch 3"):
@@ -394,10 +406,9 @@ def test_a_transaction_that_is_open_at_a_cut_waits_for_the_log_that_goes_on(tmp_
     transaction.
     """
     bucket = Bucket(tmp_path)
-    who = Producer(7, 0, 0, transactional=True)
     batches = [
         build_batch([Record(b"v")] * 10, 0, leader_epoch=3),
-        build_batch([Record(b"v")] * 10, 10, producer=who, leader_epoch=3),
+        build_batch([Record(b"v")] * 10, 10, producer=WHO, leader_epoch=3),
         build_end_marker(20, Producer(7, 0), commit=True),
         build_batch([Record(b"v")] * 9, 21, leader_epoch=3),
     ]

@@ -66,7 +66,7 @@ class _FoundPartition(NamedTuple):
     @property
     def missing(self) -> int | None:
         """The first offset of the broker's log that the bucket lacks, although it has later ones; else None."""
-        if self.lineage is None or self.live is None or self.live.end < self.lineage.end_offset:
+        if self.lineage is None or self.live is None:
             return None
         missing = self.lineage.missing_from(self.live.start)
         return missing if missing < self.lineage.end_offset else None
@@ -330,8 +330,9 @@ class _Survey:
         if live is not None and missing is not None and missing < end and known.where[0] in self._untiered:
             # The broker has offsets that the bucket lacks, so read the broker from there on. But if the bucket's
             # records before them are in a transaction that began before the broker's log, only the bucket has them.
+            # A broker whose log ends before the bucket's last readable record has lost records.
             seam = self._decided_end(lineage, missing)
-            if seam >= live.start:
+            if seam >= live.start and (live.end >= end or live.end >= self._decided_end(lineage, end)):
                 return seam
         return self._decided_end(lineage, end)
 
