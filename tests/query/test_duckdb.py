@@ -36,6 +36,7 @@ from tieredstore.process.interruption import Interrupted
 from tieredstore.query.topic_columns import ColumnTypes
 from tieredstore.query.topic_table import TableOptions, TopicTable
 from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.segments import Record, build_batch
 from tieredstore.values import Binary, Json, Text
 
 __all__ = ["managers_are_closed"]
@@ -321,6 +322,12 @@ def test_the_catalog_has_tables_too(bucket: Bucket) -> None:
             'SELECT partition, earliest_offset, end_offset, broker_earliest_offset FROM "orders$partitions" ORDER BY 1'
         )
         assert rows(tables, sql) == [(0, 0, 100, None), (1, 0, 50, None)]
+
+
+def test_times_of_a_segment_without_timestamps_are_null(topic: StoredTopic) -> None:
+    topic.copy(0, [build_batch([Record(b"v", timestamp_ms=-1)], 0)])
+    with QueryTables(topic.manager, TableOptions()) as tables:
+        assert rows(tables, 'SELECT max_timestamp, first_timestamp FROM "events$segments"') == [(None, None)]
 
 
 @pytest.mark.parametrize(

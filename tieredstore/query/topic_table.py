@@ -155,7 +155,8 @@ class TopicTable:
             {
                 "topic": _where(one).topic, "topic_id": str(_where(one).topic_id), "partition": _where(one).partition,
                 "base_offset": one.start_offset, "last_offset": one.end_offset,
-                "size": one.segment_size_in_bytes, "max_timestamp": one.max_timestamp_ms,
+                "size": one.segment_size_in_bytes,
+                "max_timestamp": one.max_timestamp_ms if one.max_timestamp_ms >= 0 else None,
                 "segment_id": str(one.remote_log_segment_id.id), "broker_id": one.broker_id,
                 **_of_manifest(stored.get(one.remote_log_segment_id)),
             }
