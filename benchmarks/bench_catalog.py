@@ -32,7 +32,7 @@ from pathlib import Path
 
 from benchmarks.measuring import machine
 from tieredstore.backends.filesystem import FilesystemObjectStore
-from tieredstore.catalog.planning import KnownSegment, load_catalog
+from tieredstore.catalog.planning import ValidSegment, load_catalog
 from tieredstore.config import settings_from
 from tieredstore.format.chunk_index import VariableChunkIndex
 from tieredstore.format.keys import Suffix, main_path, object_key
@@ -111,7 +111,7 @@ def plan(folder: str, *, renewed: bool) -> dict[str, float]:
     """Plan once in this process."""
     settings = settings_from({"storage.backend.class": "filesystem", "storage.root": folder, "chunk.size": str(CHUNK)})
     with RemoteStorageManager(settings, store=FilesystemObjectStore(folder)) as manager:
-        known: dict[str, KnownSegment] = {}
+        known: dict[str, ValidSegment] = {}
         if renewed:
             load_catalog(manager, known=known)
         start, processor = time.perf_counter(), time.process_time()

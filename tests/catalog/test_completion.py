@@ -16,7 +16,7 @@ from tests.support.golden.stored import metadata_of, settings_of
 from tests.support.records.small_segments import PLAIN, ZSTD, memory_settings
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog.planning import KnownSegment, load_catalog
+from tieredstore.catalog.planning import ValidSegment, load_catalog
 from tieredstore.catalog.problems import ProblemKind
 from tieredstore.errors import BatchCorruptError
 from tieredstore.format.manifest import SegmentManifest
@@ -66,7 +66,7 @@ def test_golden_segments_tell_what_their_manifests_leave_out(case: str) -> None:
 def test_what_was_completed_once_is_known_afterwards() -> None:
     store = store_of("04-zstd-enc")
     with RemoteStorageManager(settings_of("04-zstd-enc"), store=store) as manager:
-        known: dict[str, KnownSegment] = {}
+        known: dict[str, ValidSegment] = {}
         first = load_catalog(manager, known=known)
         store.reset()
         assert load_catalog(manager, known=known) == first

@@ -13,7 +13,7 @@ from tests.support.stores.catalog_stores import MadeSegment, manager_of, partiti
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.catalog.catalog import Catalog
-from tieredstore.catalog.planning import KnownSegment, Stamp, load_catalog
+from tieredstore.catalog.planning import Stamp, ValidSegment, load_catalog
 from tieredstore.catalog.watermark import watermark_key
 from tieredstore.format.keys import Suffix
 from tieredstore.remote import RemoteStorageManager
@@ -29,7 +29,7 @@ class Planner:
     def __init__(self, store: CountingStore, manager: RemoteStorageManager) -> None:
         self.store = store
         self.manager = manager
-        self.known: dict[str, KnownSegment] = {}
+        self.known: dict[str, ValidSegment] = {}
 
     def plan(self, **scope: Any) -> Catalog:
         self.store.reset()

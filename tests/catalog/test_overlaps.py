@@ -11,7 +11,7 @@ from tests.support.records.record_reader import read_records
 from tests.support.records.split_reads import plan_splits
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.catalog.lineage import Lineage
-from tieredstore.catalog.planning import KnownSegment, load_catalog
+from tieredstore.catalog.planning import ValidSegment, load_catalog
 from tieredstore.catalog.problems import ProblemKind
 from tieredstore.errors import DataLossError
 from tieredstore.kafka.indexes import AbortedTransaction
@@ -63,7 +63,7 @@ def test_a_segment_covers_no_more_than_its_log_holds(topic: StoredTopic, claimed
 def test_what_was_held_against_its_log_is_known_afterwards(topic: StoredTopic) -> None:
     three_segments(topic)
     alter(topic, 0, endOffset=899)
-    known: dict[str, KnownSegment] = {}
+    known: dict[str, ValidSegment] = {}
     first = load_catalog(topic.manager, known=known)
     topic.store.reset()
     with RemoteStorageManager(topic.manager.settings, store=topic.store) as another:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog.planning import KnownSegment
+from tieredstore.catalog.planning import ValidSegment
 from tieredstore.config import settings_from
 from tieredstore.live import LiveCluster, LiveEnd, LiveTopic
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
@@ -78,7 +78,7 @@ def snapshot_of(
     store: CountingStore,
     topics: Iterable[str],
     broker: CountingBroker,
-    known: dict[str, KnownSegment] | None = None,
+    known: dict[str, ValidSegment] | None = None,
 ) -> LogSnapshot:
     query = LogQuery(Subscribe(tuple(topics)), isolation="read_uncommitted")
     with manager_of(store) as manager:
@@ -100,7 +100,7 @@ def test_the_broker_is_asked_as_often_for_many_as_for_one(store: CountingStore) 
 def test_the_bucket_is_listed_as_often_for_many_as_for_one(store: CountingStore) -> None:
     requests: list[tuple[int, int]] = []
     for topics in (TOPICS[:1], TOPICS):
-        known: dict[str, KnownSegment] = {}
+        known: dict[str, ValidSegment] = {}
         snapshot_of(store, topics, CountingBroker(), known)
         store.reset()
         assert len(snapshot_of(store, topics, CountingBroker(), known).logs) == len(topics)

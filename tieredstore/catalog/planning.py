@@ -49,7 +49,7 @@ class Stamp:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownSegment:
+class ValidSegment:
     """One valid segment.
 
     ``path`` is the main path of the segment's objects, as listed. ``history`` is the segment's leader-epoch index, read
@@ -74,7 +74,7 @@ def load_catalog(
     topic_id: Uuid | None = None,
     partition: int | None = None,
     topics: Collection[str] | None = None,
-    known: dict[str, KnownSegment] | None = None,
+    known: dict[str, ValidSegment] | None = None,
 ) -> Catalog:
     """Make the catalog of a store, or of a part of it, from one listing.
 
@@ -109,15 +109,15 @@ class _Survey:
     """Results of a listing: valid segments by path, and problems. ``incomplete`` are segments of which the listing
     lacks objects."""
 
-    segments: dict[str, KnownSegment] = field(default_factory=dict[str, KnownSegment])
+    segments: dict[str, ValidSegment] = field(default_factory=dict[str, ValidSegment])
     incomplete: list[SegmentObjects] = field(default_factory=list[SegmentObjects])
     problems: list[Problem] = field(default_factory=list[Problem])
 
-    def keep(self, segment: KnownSegment) -> None:
+    def keep(self, segment: ValidSegment) -> None:
         """Add a valid segment, or replace it by one of which more is known."""
         self.segments[segment.path] = segment
 
-    def find(self, metadata: RemoteLogSegmentMetadata) -> KnownSegment:
+    def find(self, metadata: RemoteLogSegmentMetadata) -> ValidSegment:
         """Return a valid segment."""
         own = metadata.remote_log_segment_id
         # Try the usual path first. The path differs if a JVM wrote the offset in the digits of its own locale.
@@ -127,14 +127,14 @@ class _Survey:
         return next(each for each in self.segments.values() if each.metadata.remote_log_segment_id == own)
 
 
-def _survey(source: SegmentSource, scope: Scope, known: Mapping[str, KnownSegment], pool: Executor) -> _Survey:
+def _survey(source: SegmentSource, scope: Scope, known: Mapping[str, ValidSegment], pool: Executor) -> _Survey:
     survey = _Survey()
     unknown = _find_unknown(source, scope, known, survey)
     # Read manifests on threads, while the listing continues.
     reads = load_each(source.store, unknown, source.manifest_rules, pool, partial(_read, source), at_once=_AT_ONCE)
     found_again = in_parallel(pool, partial(read_listed, source), survey.incomplete, at_once=_AT_ONCE)
     for read in itertools.chain(reads, found_again):
-        if isinstance(read, KnownSegment):
+        if isinstance(read, ValidSegment):
             survey.keep(read)
         elif read is not None:
             survey.problems.append(read)
@@ -142,7 +142,7 @@ def _survey(source: SegmentSource, scope: Scope, known: Mapping[str, KnownSegmen
 
 
 def _find_unknown(
-    source: SegmentSource, scope: Scope, known: Mapping[str, KnownSegment], survey: _Survey
+    source: SegmentSource, scope: Scope, known: Mapping[str, ValidSegment], survey: _Survey
 ) -> Iterator[SegmentObjects]:
     """Yield the complete segments whose manifests must be read. Add the other segments to ``survey``: incomplete
     segments, and known segments."""
@@ -160,14 +160,14 @@ def _find_unknown(
 
 def _read(
     source: SegmentSource, objects: SegmentObjects, loaded: StoredSegment | TieredStoreError
-) -> KnownSegment | Problem | None:
+) -> ValidSegment | Problem | None:
     """Read a segment's manifest. Return the segment, or its problem. Return None if the segment was deleted
     meanwhile.
     """
     try:
         if isinstance(loaded, TieredStoreError):
             raise loaded
-        return KnownSegment(objects.main_path, Stamp.of(manifest_info(objects)), describe_segment(source, loaded))
+        return ValidSegment(objects.main_path, Stamp.of(manifest_info(objects)), describe_segment(source, loaded))
     # An absent manifest is no damage, because retention may delete a segment between the listing and the read of its
     # manifest.
     except SegmentNotFoundError:
@@ -179,7 +179,7 @@ def _read(
         return Problem(kind, objects.segment_id, objects.start_offset, str(error))
 
 
-def read_listed(source: SegmentSource, objects: SegmentObjects) -> KnownSegment | Problem | None:
+def read_listed(source: SegmentSource, objects: SegmentObjects) -> ValidSegment | Problem | None:
     """Look up the objects of a segment that the listing lacks, then read the segment's manifest. Return the
     segment, or its problem. Return None if the segment was deleted meanwhile.
 

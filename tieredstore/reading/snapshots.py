@@ -19,7 +19,7 @@ from tieredstore.reading.survey import survey_logs
 from tieredstore.reading.windows import PlaceLookup, time_offset
 
 if TYPE_CHECKING:
-    from tieredstore.catalog.planning import KnownSegment
+    from tieredstore.catalog.planning import ValidSegment
     from tieredstore.live import EpochEnd, LiveCluster
     from tieredstore.partitions.log import PartitionLog
     from tieredstore.reading.query import LogQuery
@@ -54,7 +54,7 @@ class LogSnapshots:
         self._clock = clock
         self._taken_at = 0.0
         self._log = LogOnce(_logger)
-        self._known: dict[str, KnownSegment] = {}
+        self._known: dict[str, ValidSegment] = {}
         self._watermarks: StoredWatermarks | None = None
         self._cluster: LiveCluster | None = None
         self._ends: dict[TopicPartition, tuple[tuple[int | None, int | None], EpochEnd | None]] = {}

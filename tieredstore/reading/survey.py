@@ -31,7 +31,7 @@ from tieredstore.records.splits import find_stable_end
 if TYPE_CHECKING:
     from tieredstore.catalog.catalog import Catalog
     from tieredstore.catalog.lineage import Lineage
-    from tieredstore.catalog.planning import KnownSegment
+    from tieredstore.catalog.planning import ValidSegment
     from tieredstore.catalog.watermark import StoredWatermarks
     from tieredstore.live import LiveCluster, LiveTopic
     from tieredstore.reading.query import LogQuery
@@ -81,7 +81,7 @@ def survey_logs(
     source: SegmentSource,
     query: LogQuery,
     *,
-    known: dict[str, KnownSegment] | None = None,
+    known: dict[str, ValidSegment] | None = None,
     cluster: LiveCluster | None = None,
     before: LogSnapshot | None = None,
     watermarks: StoredWatermarks | None = None,
@@ -148,7 +148,7 @@ class _Survey:
         partitions = [(live.topic, number) for live in self._live_topics.values() for number in live.partitions]
         self._live_starts = self._cluster.earliest_offsets(filter(self._is_wanted, partitions))
 
-    def catalog(self, known: dict[str, KnownSegment] | None) -> Catalog:
+    def catalog(self, known: dict[str, ValidSegment] | None) -> Catalog:
         """Load the catalog of the named topics, or of the whole store for a pattern."""
         # If the query names one partition, load only this partition. But if the topic has several ids in the bucket,
         # load all partitions, because they help to find the current id.
