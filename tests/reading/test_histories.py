@@ -244,14 +244,25 @@ def test_the_broker_is_read_from_the_first_offset_that_only_it_has(tmp_path: Pat
             Losses(LogQuery(Subscribe(("orders",)))).check_readable(snapshot, {ORDERS: (30, 100)})
 
 
-def test_a_gap_before_an_open_transaction_is_read_from_the_broker(tmp_path: Path) -> None:
-    """The broker's last stable offset is below the bucket's end."""
+@pytest.mark.parametrize("first", [25, 35])
+def test_a_gap_before_the_end_of_a_transaction_is_read_from_the_broker(tmp_path: Path, first: int) -> None:
+    """The broker's last stable offset is below the bucket's end, because a transaction has been open since then."""
     with closing(Bucket(tmp_path)) as bucket:
         bucket.write(20)
         batches = [build_batch([Record(b"v")] * 5, 30), build_batch([Record(b"v")] * 5, 35, producer=WHO)]
-        bucket.copy(WHERE, batches, range(30, 40), producers=[ProducerState(7, 0, 4, 39, 4, 0, 0, 35)])
-        log = taken(bucket, Broker(0, 35, 0), isolation="read_committed").logs[ORDERS]
-        assert (extent(log), [*losses_between(log, 0, 35)]) == ((0, 20, 35), [])
+        bucket.copy(WHERE, batches, range(30, 40), producers=[ProducerState(7, 0, 4, 39, 4, 0, 0, first)])
+        log = taken(bucket, Broker(0, first, 0), isolation="read_committed").logs[ORDERS]
+        assert (extent(log), [*losses_between(log, 0, first)]) == ((0, 20, first), [])
+
+
+def test_a_transaction_before_a_gap_hides_no_offset_of_the_broker(tmp_path: Path) -> None:
+    """The transaction began before the broker's log."""
+    with closing(Bucket(tmp_path)) as bucket:
+        batch = build_batch([Record(b"v")] * 10, 0, producer=WHO)
+        bucket.copy(WHERE, [batch], range(10), producers=[ProducerState(7, 0, 9, 9, 9, 0, 0, 0)])
+        bucket.write(10, skip=10)
+        log = taken(bucket, Broker(15, 40, 0), lenient=True, isolation="read_committed").logs[ORDERS]
+        assert (extent(log), [(one.start, one.stop) for one in losses_between(log, 0, 40)]) == ((0, 15, 40), [(10, 15)])
 
 
 def test_an_earlier_epoch_is_none_of_the_log_that_was_copied(bucket: Bucket) -> None:

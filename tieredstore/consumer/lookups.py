@@ -430,10 +430,12 @@ class BucketInquiry:
         return lineage if history is None or history.cut is None else history.cut.apply(lineage)
 
     def find_end(self, lineage: Lineage) -> int:
-        """Return the end of the bucket's records; for ``read_committed``, the beginning of the bucket's first open
-        transaction."""
-        is_committed = self._settings.isolation == "read_committed"
-        return find_stable_end(self.source, lineage, lineage.end_offset) if is_committed else lineage.end_offset
+        """Return the end of the bucket's records; for ``read_committed``, the beginning of the first transaction that
+        is open after the last gap."""
+        if self._settings.isolation == "read_uncommitted":
+            return lineage.end_offset
+        stable = find_stable_end(self.source, lineage, lineage.end_offset)
+        return max([stable, *(gap.stop for gap in lineage.gaps)])
 
     def _lineage(self, look: Look) -> Lineage | None:
         """Return the bucket's log, without records that the broker dropped in an unclean leader election."""

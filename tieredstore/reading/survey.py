@@ -327,14 +327,15 @@ class _Survey:
             # at the broker. So read the segment's offsets from the broker.
             end = last.start
         missing = known.missing
-        if live is not None and missing is not None and missing < end and known.where[0] in self._untiered:
-            # The broker has offsets that the bucket lacks, so read the broker from there on. But if the bucket's
-            # records before them are in a transaction that began before the broker's log, only the bucket has them.
-            # A broker whose log ends before the bucket's last readable record has lost records.
-            seam = self._decided_end(lineage, missing)
-            if seam >= live.start and (live.end >= end or live.end >= self._decided_end(lineage, end)):
-                return seam
-        return self._decided_end(lineage, end)
+        if live is None or missing is None or missing >= end or known.where[0] not in self._untiered:
+            return self._decided_end(lineage, end)
+        # A broker whose log ends before the bucket's last readable record has lost records.
+        if live.end < end and live.end < (decided := self._decided_end(lineage, end)):
+            return decided
+        # The broker has offsets that the bucket lacks, so read the broker from there on, or from the beginning of a
+        # transaction that is open there, if the broker has it.
+        seam = self._decided_end(lineage, missing)
+        return seam if seam >= live.start else missing
 
     def _decided_end(self, lineage: Lineage, end: int) -> int:
         if self._query.isolation == "read_uncommitted":

@@ -123,13 +123,14 @@ def find_decided_end(source: SegmentSource, lineage: Lineage, start: int, stop: 
 
 
 def find_stable_end(source: SegmentSource, lineage: Lineage, stop: int) -> int:
-    """Return where a read_committed read up to ``stop`` ends: at ``stop``, or before a transaction without an outcome.
+    """Return the last stable offset of a log that ends at ``stop``: the start of a transaction that is open there.
 
-    A transaction that is open before a gap may have its outcome in the gap, so only the offsets after the last gap
-    count.
+    A transaction that is open before a gap may have its outcome in the gap, so only the segments after the last gap
+    are asked. But a transaction that is open there may have begun earlier.
     """
     first = max((gap.stop for gap in lineage.gaps if gap.stop <= stop), default=lineage.earliest_offset)
-    return find_decided_end(source, lineage, first, stop)
+    undecided = _first_undecided(source, lineage, first, stop)
+    return stop if undecided is None else max(lineage.earliest_offset, undecided.first_offset)
 
 
 @dataclass(frozen=True, slots=True)
