@@ -20,7 +20,6 @@ from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import RecordSplit, SplitLimits, SplitPlanner
 
 if TYPE_CHECKING:
-    from tieredstore.catalog.lineage import Lineage
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.query import LogQuery
     from tieredstore.remote.source import SegmentSource
@@ -35,14 +34,6 @@ class _LogSpan(NamedTuple):
     """A range of offsets of a log to read; ``stop`` is exclusive."""
 
     log: PartitionLog
-    start: int
-    stop: int
-
-
-class _StoredRun(NamedTuple):
-    """A range of offsets within a window. The bucket's segments have all of these offsets, without a gap."""
-
-    lineage: Lineage
     start: int
     stop: int
 
@@ -65,8 +56,9 @@ def plan_windows(
     spans = [span for span in spans if span.start < span.stop]
     losses = Losses(query)
     losses.accept_missing(loss for span in spans for loss in losses_between(*span))
+    # Ranges of which the bucket has all offsets, without a gap.
     runs = [
-        _StoredRun(log.lineage, *run)
+        _LogSpan(log, *run)
         for log, start, stop in spans
         if log.lineage is not None
         for run in find_runs(log.lineage, start, min(stop, log.seam))
@@ -76,13 +68,15 @@ def plan_windows(
     bounds = replace(limits, max_bytes=_split_bytes(spans, limits))
     settings = ReadSettings(columns=("offset",), isolation=query.isolation)
 
-    def splits_of(run: _StoredRun) -> Sequence[RecordSplit]:
-        plan = SplitPlanner(source, run.lineage, settings, bounds, readers).plan(run.start, run.stop)
+    def splits_of(run: _LogSpan) -> Sequence[RecordSplit]:
+        lineage = run.log.lineage
+        assert lineage is not None
+        plan = SplitPlanner(source, lineage, settings, bounds, readers).plan(run.start, run.stop)
         if plan.undecided is not None and plan.stop < run.stop:
             # When the window was chosen, every transaction in it had an outcome (commit or abort). If an outcome is
             # missing now, retention has deleted the segment that had it.
             _logger.warning("%s", plan.undecided)
-            losses.accept_missing([LostOffsets(run.lineage.partition, plan.stop, run.stop)])
+            losses.accept_missing([LostOffsets(lineage.partition, plan.stop, run.stop)])
         return plan.splits
 
     with ThreadPool(READERS, "tieredstore-splits") as pool:
