@@ -99,13 +99,19 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """Write the file. Before returning, sync the file and its folders up to the root to disk."""
         with open_body(body) as parts, self._new_draft(key) as draft:
-            with self._writing(key):
-                # If the key is taken, fail before the body is consumed. The check is repeated below under the lock,
-                # because another writer may have just taken the key.
-                self._require_free(draft.folder, key, if_absent=if_absent)
-            self._fill(draft, key, parts)
             check = partial(self._require_free, draft.folder, key, if_absent=if_absent)
-            self._place(draft, key, check, if_absent=if_absent)
+            try:
+                with self._writing(key):
+                    # If the key is taken, fail before the body is consumed. The check is repeated below under the lock,
+                    # because another writer may have just taken the key.
+                    check()
+                self._fill(draft, key, parts)
+                self._place(draft, key, check, if_absent=if_absent)
+            except PreconditionFailedError:
+                # Sync, because the writer that took the key may have been killed before its own sync.
+                with self._writing(key):
+                    draft.folder.sync()
+                raise
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """Read the range. If the file is replaced during the read, the result is the old bytes.
