@@ -15,7 +15,6 @@ import pytest
 from tests.support.cli.cli_process import tieredstore
 from tests.support.golden.segments import segments, settings_text
 from tests.support.paths import GOLDEN
-from tests.support.stores.versioned_store import VersionedStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.config import settings_from
@@ -84,12 +83,12 @@ def test_a_bucket_that_keeps_versions_may_need_a_retired_pair(
     private.mkdir()
     with both.open("a") as file:
         file.write(f"endpoint.rules=pii\nendpoint.rules.pii.topics=pii.*\nendpoint.rules.pii.url={private.as_uri()}\n")
-    answers: dict[str, object] = dict.fromkeys((root.as_uri(), private.as_uri()), "it keeps none")
-    monkeypatch.setattr(FilesystemObjectStore, "versions", lambda store: answers[store.identity])
-    for place in answers:
-        monkeypatch.setitem(answers, place, VersionedStore().versions())
-        assert "older versions of manifests were not checked" in tieredstore("keys", "list", "key3", "-c", both).stderr
-        monkeypatch.setitem(answers, place, "it keeps none")
+    kept: dict[str, list[str]] = {}
+    monkeypatch.setattr(FilesystemObjectStore, "kept_after_delete", lambda store: kept.get(store.identity, []))
+    for place in (root, private):
+        kept = {place.as_uri(): ["versioning is suspended"]}
+        told = tieredstore("keys", "list", "key3", "-c", both).stderr
+        assert "versioning is suspended\ntieredstore: older versions of manifests were not checked" in told
 
 
 def counted(settings: Path) -> dict[str | None, int]:

@@ -14,9 +14,8 @@ import typer
 
 from tieredstore.api.outcomes import Outcome
 from tieredstore.api.rows import KeyUse, Segment
-from tieredstore.backends.base import BucketVersions, admin_of
 from tieredstore.cli.app.options import Apply, Json, Output, SettingsFile, Store, Topics, Work
-from tieredstore.cli.app.outcomes import Words, carry_out
+from tieredstore.cli.app.outcomes import Words, carry_out, say_what_stays
 from tieredstore.cli.terminal.output import (
     JsonValue,
     complain,
@@ -43,7 +42,6 @@ from tieredstore.ops.keys.pairs import KeyPairFiles, generate_key_pair, passphra
 from tieredstore.ops.keys.sealing import KmsKey, seal_pair
 from tieredstore.ops.keys.settings import add_key_pair, folder_of_pairs, list_pairs
 from tieredstore.ops.keys.use import KeyNeed, NeedReason, cached_until_ms
-from tieredstore.places.routed import places_of
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
@@ -316,10 +314,8 @@ def _check(bucket: Bucket, key_id: str, *, as_json: bool) -> None:
 
 
 def _tell_of_versions(bucket: Bucket) -> None:
-    """Say that older versions of manifests may need a retired pair, if the bucket keeps versions."""
-    opened = bucket.opened()
-    of_places = [admin_of(place.store).versions() for place in places_of(opened.store, opened.prefix)]
-    if any(isinstance(versions, BucketVersions) and versions.obstacle() is None for versions in of_places):
+    """Say that older versions of manifests may need a retired pair, if the bucket keeps deleted objects."""
+    if say_what_stays(bucket.opened().store):
         complain(
             "older versions of manifests were not checked: keep the pair while you may bring back deleted segments"
         )
