@@ -148,6 +148,7 @@ OF_A_BUCKET: list[tuple[Call, type[Exception], str]] = [
     (lambda b: b.rotate_keys(), ConfigError, "the settings have no key ring to rotate to"),
     (lambda b: b.release_hold("case"), ResourceNotFoundError, ""),
     (lambda b: b.mirror(b), ConfigError, "source and target are the same place"),
+    (lambda b: b.mirror(5), ConfigError, "an object of the type int names no store: give a path"),
     (lambda b: b.inspect("txn", 0, 0).fetch("a.log", range=(0, 9)), ConfigError, "range is of the type tuple; it must"),
     (lambda b: b.inspect("txn", 0, 0).index("offsets"), ConfigError, "kind is 'offsets'; it must be one of offset,"),
 ]
@@ -157,9 +158,9 @@ WINGS: Any = ts
 
 OF_WINGS: list[tuple[Call, str]] = [
     (lambda b: WINGS.Uploader(b.settings), "loaded settings have no uploader.*: pass the settings' file"),
-    (lambda _: WINGS.Uploader(7), "source is of the type int; give a path"),
+    (lambda _: WINGS.Uploader(7), "an object of the type int names no store: give a path"),
     (lambda _: WINGS.Uploader("absent"), "there is no file or folder 'absent'"),
-    (lambda _: WINGS.BatchProducer(7, "orders"), "source is of the type int; give a path"),
+    (lambda _: WINGS.BatchProducer(7, "orders"), "an object of the type int names no store: give a path"),
     (lambda b: WINGS.BatchProducer(b, 7), "invalid topic name 7: use letters, digits, dots, dashes and underscores"),
     (lambda b: WINGS.BatchProducer(b, "orders", acks="2"), "acks is '2'; it must be all, 1 or 0"),
     (lambda b: WINGS.BatchProducer(b, "orders", acks="1"), "acks=1 waits for a broker, but no brokers are set"),

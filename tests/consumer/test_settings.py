@@ -64,7 +64,7 @@ def test_modes_by_our_names_and_by_pinterests(name: object, mode: Mode) -> None:
         ),
         (given(mode="remote_only", **{"topic.ids": "orders"}), "'' is not a Kafka uuid"),
         (given(loss_cb="print"), "tiered.storage.loss_cb must be a function"),
-        (given(settings=7), "source is of the type int; give a path, a URL, a mapping of settings"),
+        (given(settings=7), "an object of the type int names no store: give a path, a URL, a mapping of settings"),
         (given(store="ftp://x/y", settings=None), "the URL of a store starts with one of file://"),
         (given() | {"auto.offset.reset": "first"}, "auto.offset.reset is 'first'"),
         (given() | {"enable.auto.commit": "maybe"}, "enable.auto.commit is 'maybe'; it must be true or false"),

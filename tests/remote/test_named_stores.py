@@ -69,8 +69,8 @@ def test_what_is_added_takes_the_place_of_what_a_file_says(file: Path, root: Pat
         ("absent.properties", {}, "absent.properties: there is no such settings file"),
         ("s3:/logs", {}, "'s3:/logs' is not a URL; did you mean s3://logs?"),
         ("https://u:hush@host/x", {}, "the URL of a store starts with one of file://, s3://, gs://, az://"),
-        (42, {}, "source is of the type int; give a path, a URL, a mapping of settings, Settings, or an object opened"),
-        (b"prod", {}, "source is of the type bytes; give a path"),
+        (42, {}, "an object of the type int names no store: give a path, a URL, a mapping of settings, Settings, or"),
+        (b"prod", {}, "an object of the type bytes names no store: give a path"),
         (None, {}, "no store is named: give a path"),
         ("s3://logs", {"store": "gs://logs"}, "two stores are named"),
         (

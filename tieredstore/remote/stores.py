@@ -137,7 +137,7 @@ def find_store(
         case OfSettings():
             return _as_they_are(source.settings, store, extra)
         case _:
-            raise ConfigError(f"source is of the type {type(source).__name__}; give {_KINDS}")
+            raise ConfigError(f"an object of the type {type(source).__name__} names no store: give {_KINDS}")
 
 
 def target_settings(target: StoreLike, source: NamedStore | None) -> Settings:
