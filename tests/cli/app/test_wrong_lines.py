@@ -38,6 +38,7 @@ LINES = [
         "show no-such-file",
         "there is no file no-such-file; for an object in a store give --settings FILE (-c) or --store URL",
     ),
+    (f"ls -c {'x' * 300}", f"{'x' * 137}…{'x' * 45} (300 characters) cannot be used: File name too long"),
     ("show x.index --records", "--records does not apply to x.index"),
     ("show x.log --base-offset 5", "--base-offset does not apply to x.log: give it with Kafka's index files"),
     ("show x.snapshot --base-offset 5", "--base-offset does not apply to x.snapshot"),

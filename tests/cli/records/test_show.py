@@ -130,6 +130,7 @@ def test_an_empty_file_has_no_entries_and_a_damaged_index_is_an_error(name: str,
     [
         ("missing.log", (), "cannot be read"),
         ("missing.index", (), "cannot be read"),
+        (f"{'x' * 300}.log", (), ".log cannot be read: File name too long"),
         ("missing.txt", (), "for an object in a store give --settings FILE (-c) or --store URL"),
         ("notes.txt", (), ".timeindex"),
         ("missing.index", ("--records",), "--records"),

@@ -7,6 +7,7 @@ signals end the process quietly.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import logging
 import re
@@ -22,8 +23,9 @@ from tieredstore.cli.app.groups import expand
 from tieredstore.cli.app.table import Entry, all_entries, entry_of
 from tieredstore.cli.terminal.output import complain
 from tieredstore.cli.terminal.streams import StandardOutputFailedError
-from tieredstore.errors import ConfigError, TieredStoreError, quoted
+from tieredstore.errors import ConfigError, TieredStoreError, excerpt, quoted
 from tieredstore.installation import Extra
+from tieredstore.redaction import redacted
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -300,7 +302,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for note in getattr(error, "__notes__", ()):
             complain(str(note))
         code = error.exit_code
+    except OSError as error:
+        code = tell_refusal(error)
     return code
+
+
+def tell_refusal(error: OSError) -> int:
+    """Report a path that the system refuses to look up: ``Path.is_file`` and the like raise the system's error. Return
+    the exit code. Raise any other error, because it is a bug.
+    """
+    if error.filename is None or error.errno not in (errno.EACCES, errno.ENAMETOOLONG):
+        raise error
+    complain(f"{excerpt(redacted(error.filename), 200)} cannot be used: {error.strerror}")
+    return ConfigError.exit_code
 
 
 UsageProblem: Final = cast("type[UsageError]", typer.BadParameter.__base__)

@@ -69,10 +69,11 @@ def show(
         if len(files) > 1 and not output.as_json:
             print_lines([*([""] if place else []), f"{name}:"])
         path = Path(name)
-        asked = Asked(name, path if path.exists() else None, store, view, backups or (), base_offset)
         try:
-            with _explain(path), _format_of(asked).show(asked) as shown:
-                report.show(asked, shown)
+            with _explain(path):
+                asked = Asked(name, path if path.exists() else None, store, view, backups or (), base_offset)
+                with _format_of(asked).show(asked) as shown:
+                    report.show(asked, shown)
         except StandardOutputFailedError:
             raise
         except TieredStoreError as error:
