@@ -181,6 +181,7 @@ def test_grep_shows_records_whose_key_or_value_match(pattern: str) -> None:
         ("--value jsn", "--value is 'jsn'; it must be bytes, text, json, json:FILE, avro:FILE or avro"),
         ("--value json:", "--value is 'json:'; it must be bytes, text, json, json:FILE"),
         ("--key avro", "no Avro schema is given for --key avro: write avro:FILE, or give --registry URL"),
+        ("--value json --registry http://x", "a registry has schemas for Avro: add --value avro or --key avro"),
         ("--value text --value bytes", "--value is given twice for all topics"),
         ("--value payments=text", "--value is given for payments, but the command reads orders"),
         ("--value json:none.json", "none.json cannot be read"),

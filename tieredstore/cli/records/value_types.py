@@ -79,6 +79,8 @@ def parse_types(values: Values, default: Literal["bytes", "text"], *, alone: str
         _parse_side(option, texts or (), alone, partial(_parse_kind, types, option), default)
         for option, texts in (("--key", values.key), ("--value", values.value))
     )
+    if types.registry is not None and not any("avro" in text for text in (*(values.key or ()), *(values.value or ()))):
+        raise ConfigError("a registry has schemas for Avro: add --value avro or --key avro, or leave the registry out")
     return types
 
 
