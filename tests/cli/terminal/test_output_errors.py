@@ -108,18 +108,24 @@ def test_a_full_device_in_place_of_a_file_is_one_sentence(
         assert ended == Ended(1, b"", f"tieredstore: {FULL} cannot be written: No space left on device\n")
 
 
+def begin(redirection: str, *words: object) -> Ended:
+    """Run a command as a process of its own, with a redirection of the shell."""
+    line = ["/bin/sh", "-c", f'"$@" {redirection}', "sh", *command(*words)]
+    done = subprocess.run(line, capture_output=True, env=environment(), check=False, timeout=60)
+    return Ended(done.returncode, done.stdout, done.stderr.decode())
+
+
 @pytest.mark.slow
 def test_a_process_of_its_own_begins_with_a_closed_stdout(settings: Path) -> None:
-    script = '"$@" >&-'
-    done = subprocess.run(
-        ["/bin/sh", "-c", script, "sh", *command("ls", "-c", settings)],
-        capture_output=True,
-        env=environment(),
-        check=False,
-        timeout=60,
-    )
-    assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr == b"tieredstore: standard output cannot be written: it is closed\n"
+    said = "tieredstore: standard output cannot be written: it is closed\n"
+    assert begin(">&-", "ls", "-c", settings) == Ended(1, b"", said)
+
+
+@pytest.mark.slow
+def test_a_process_of_its_own_begins_with_a_closed_stdin(tmp_path: Path) -> None:
+    ended = begin("<&-", "init", "--file", tmp_path / "new")
+    assert ended.code == 2
+    assert ended.stderr.startswith("tieredstore: init asks for the settings, and stdin is not a terminal")
 
 
 def test_an_error_of_the_command_goes_before_one_of_its_output(

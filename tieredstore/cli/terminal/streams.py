@@ -102,12 +102,14 @@ class StandardError(_Stream):
 
 def take_streams(on_failure: Callable[[StandardOutputFailedError], None]) -> tuple[StandardOutput, StandardError]:
     """Replace ``sys.stdout`` and ``sys.stderr``. Python's own streams raise OSError, and are None if they were closed
-    when the process began."""
-    # A write to a descriptor that is open only for reading fails like a write to a closed stream.
+    when the process began. In this case, replace ``sys.stdin`` too."""
+    # A write to a descriptor that is open only for reading fails like a write to a closed stream. A read finds the end.
     closed = os.open(os.devnull, os.O_RDONLY)
     output = StandardOutput(closed if sys.stdout is None else _STDOUT, on_failure)
     complaints = StandardError(closed if sys.stderr is None else _STDERR)
     _occupy_free_descriptors()
+    if sys.stdin is None:
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(closed)))
     sys.stdout, sys.stderr = _text(sys.stdout, output), _text(sys.stderr, complaints)
     return output, complaints
 
