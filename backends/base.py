@@ -86,9 +86,6 @@ class LifecycleState:
 class BucketLifecycle(ABC):
     """The lifecycle rules of a bucket. All methods raise the errors of a store."""
 
-    has_condition: ClassVar[bool]
-    """True if the service refuses to change rules that another client has changed since they were read."""
-
     note: ClassVar[str] = ""
     """A sentence about the unfinished uploads that no lifecycle rule of this service can abort; empty if rules can
     abort all.

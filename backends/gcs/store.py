@@ -404,7 +404,6 @@ _ABOUT: Final = {"age", "matchesPrefix"}
 class GcsLifecycle(BucketLifecycle):
     """Lifecycle rules of a bucket. A change requires an unchanged metageneration."""
 
-    has_condition: ClassVar = True
     note: ClassVar = (
         "our uploads and the plugin's are resumable sessions, which Google ends after a week; the rule is for uploads "
         "by Google's XML API"

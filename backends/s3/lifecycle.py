@@ -91,8 +91,6 @@ _ABORT: Final = "AbortIncompleteMultipartUpload"
 class S3Lifecycle(BucketLifecycle):
     """Lifecycle rules of a bucket."""
 
-    has_condition = False
-
     def __init__(self, store: S3ObjectStore) -> None:
         self._store = store
         self._identity = store.identity
