@@ -61,15 +61,13 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """Collect the whole body before storing it."""
-        collected = bytearray()
         with open_body(body) as parts:
             checked_key(key)
-            for part in parts:
-                collected += part
+            data = b"".join(map(bytes, parts))
         with self._lock:
             if if_absent and key in self._objects:
                 raise PreconditionFailedError(f"the object {key!r} exists already")
-            self._write(key, bytes(collected))
+            self._write(key, data)
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """Return a copy of the range."""

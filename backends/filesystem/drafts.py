@@ -159,10 +159,8 @@ def remove_abandoned(folder: Folder, name: bytes) -> bool:
     with folder.lock():
         if _if_abandoned(folder, name) is None:
             return False
-        with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=folder.descriptor)
-            return True
-    return False
+        os.unlink(name, dir_fd=folder.descriptor)
+    return True
 
 
 def _if_abandoned(folder: Folder, name: bytes) -> os.stat_result | None:
