@@ -165,6 +165,9 @@ def test_a_cache_folder_that_cannot_be_used_and_a_full_disk(
     assert of(settings)["cache"][0].outcome is Verdict.WARN
     (tmp_path / "cache").write_text("a file")
     assert of(settings)["cache"][0].outcome is Verdict.BAD
+    # A path that the system refuses to look up does not end the checks.
+    settings.write_text(settings.read_text().replace(str(cache), str(tmp_path / f"{'x' * 300}" / "chunks")))
+    assert {"cache", "store"} <= of(settings).keys()
 
 
 def test_the_command_has_a_line_each_and_the_first_failures_exit_code(settings: Path, tmp_path: Path) -> None:

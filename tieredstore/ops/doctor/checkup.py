@@ -14,8 +14,7 @@ import stat
 import statistics
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -234,7 +233,7 @@ def _of_this_machine(settings: Settings) -> Iterator[Check]:
         return
     folder = cache.path
     # Check the nearest folder that exists, because the cache creates its own folder.
-    there = next((parent for parent in (folder, *folder.parents) if parent.exists()), folder)
+    there = next((parent for parent in (folder, *folder.parents) if os.access(parent, os.F_OK)), folder)
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         yield Check("cache", Verdict.BAD, f"the folder {folder} of the chunk cache cannot be written", exit_code=2)
         return
@@ -439,7 +438,7 @@ def _of_unfinished(store: ObjectStore, prefix: str, upload_max_age_ms: int) -> I
 
 def _of_writing(store: ObjectStore, place: str) -> Iterator[Check]:
     body = os.urandom(_PROBE_BYTES)
-    with _remove_again(store, place):
+    try:
         put_ms = statistics.median(_measure_ms(partial(store.put, f"{place}/{n}", body)) for n in range(_TRIES))
         if store.get(f"{place}/0") != body:
             yield Check("write", Verdict.BAD, "the store returned other bytes than were written", exit_code=4)
@@ -456,6 +455,8 @@ def _of_writing(store: ObjectStore, place: str) -> Iterator[Check]:
             yield from _of_undeleted(store, f"{place}/0")
         else:
             yield Check("delete", Verdict.BAD, "a deleted object is still there", exit_code=6)
+    finally:
+        store.delete([info.key for info in store.list(f"{place}/")])
 
 
 def _of_conditions(store: ObjectStore, place: str) -> Iterator[Check]:
@@ -468,14 +469,6 @@ def _of_conditions(store: ObjectStore, place: str) -> Iterator[Check]:
         yield Check(
             "conditions", Verdict.BAD, f"{fault}: processes with this bucket may undo each other's changes", exit_code=6
         )
-
-
-@contextmanager
-def _remove_again(store: ObjectStore, place: str) -> Generator[None]:
-    try:
-        yield
-    finally:
-        store.delete([info.key for info in store.list(f"{place}/")])
 
 
 def _measure_ms(call: Callable[[], object]) -> float:
