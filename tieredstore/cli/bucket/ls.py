@@ -299,18 +299,19 @@ def _partition_row(id_rank: int, *, has_broker: bool, is_whole: bool, has_until:
     if has_broker:
         parts.insert(1, (_BROKER_OFFSETS if is_whole else _BROKER_OFFSETS_IN_WINDOW).of(lambda row: row[1]))
     if has_until:
-        parts.insert(
-            2,
-            Row(
-                declare("complete_until", lambda row: _is_complete(row[1]), word("COMPLETE"), _yes_or_no),
-                declare("why_missing", lambda row: list(row[1].why_missing)),
-            ),
-        )
+        parts.insert(2, _UNTIL.of(lambda row: row[1]))
     return Row(*parts)
 
 
-def _yes_or_no(is_it: bool) -> str:
-    return "yes" if is_it else "no"
+_UNTIL: Final[Row[Partition]] = Row(
+    declare(
+        "complete_until",
+        lambda one: None if one.missing_until is None else not one.missing_until,
+        word("COMPLETE"),
+        lambda is_complete: "yes" if is_complete else "no",
+    ),
+    declare("why_missing", lambda one: list(one.why_missing)),
+)
 
 
 def _sums_row(first_rank: int, last_rank: int, stored_rank: int) -> Row[Partition]:
@@ -379,10 +380,6 @@ def _around_holes(held: str) -> str:
 
 def _count(spans: Iterable[OffsetSpan]) -> int:
     return sum(stop - start for start, stop in spans)
-
-
-def _is_complete(one: Partition) -> bool | None:
-    return None if one.missing_until is None else not one.missing_until
 
 
 def _judge(topics: Sequence[Topic], until: AtTime) -> None:

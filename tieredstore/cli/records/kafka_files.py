@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import mmap
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from tieredstore.cli.bucket.decoded_indexes import Entry, decode_rows, row_of
 from tieredstore.cli.records.formats import Asked, Format, Records, Rows, View
@@ -50,8 +50,9 @@ def _show_log(asked: Asked) -> Generator[Rows[BatchHeader] | Records]:
         from tieredstore.kafka.records import RecordDecoder  # this import needs the extra `arrow`
 
         with Path(asked.name).open("rb", buffering=0) as log:
+            pieces = iter(lambda: log.read(_PIECE_SIZE), b"")
             # The partition is None, because the records of a file do not name it.
-            yield Records((None, batch) for batch in RecordDecoder(SHOWN).decode(_pieces(log)))
+            yield Records((None, batch) for batch in RecordDecoder(SHOWN).decode(pieces))
         return
     # Close the reader before the file, because it holds views of the file.
     with (
@@ -69,11 +70,6 @@ def _map(file: Path) -> Generator[mmap.mmap | bytes]:
             return
         with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as log:
             yield log
-
-
-def _pieces(log: BinaryIO) -> Iterator[bytes]:
-    while piece := log.read(_PIECE_SIZE):
-        yield piece
 
 
 @contextlib.contextmanager
