@@ -22,7 +22,7 @@ from tieredstore.errors import ObjectNotFoundError, StoreError
 from tieredstore.kafka.checkpoints import parse_leader_epochs
 from tieredstore.kafka.logdir import discover
 from tieredstore.model import IndexType
-from tieredstore.partitions import Subscribe
+from tieredstore.partitions.selections import Subscribe
 from tieredstore.places.entropy_bits import entropy_bits
 from tieredstore.places.opening import place_store
 from tieredstore.reading.query import LogQuery

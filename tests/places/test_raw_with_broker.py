@@ -33,7 +33,7 @@ from tieredstore.errors import DataLossError
 from tieredstore.kafka.logdir import discover
 from tieredstore.live import LiveCluster
 from tieredstore.model import Uuid
-from tieredstore.partitions import Subscribe
+from tieredstore.partitions.selections import Subscribe
 from tieredstore.pipelines import Parts, Runner
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.survey import survey_logs

@@ -21,7 +21,7 @@ from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError, SegmentConflictError
 from tieredstore.kafka.logdir import PARTITION_METADATA, LogSegment, describe, discover
 from tieredstore.model import Isolation, TopicIdPartition, Uuid
-from tieredstore.partitions import Subscribe
+from tieredstore.partitions.selections import Subscribe
 from tieredstore.places.opening import place_store
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.survey import survey_logs

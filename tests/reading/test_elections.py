@@ -33,7 +33,8 @@ from tieredstore.config import settings_from
 from tieredstore.consumer import Consumer
 from tieredstore.errors import DataLossError
 from tieredstore.model import TopicPartition as Where
-from tieredstore.partitions import Position, Subscribe
+from tieredstore.partitions.position import Position
+from tieredstore.partitions.selections import Subscribe
 from tieredstore.pipelines import Parts, Runner
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.tail import LogTail

@@ -22,8 +22,9 @@ from tieredstore.errors import BrokerUnavailableError, DataLossError
 from tieredstore.kafka.checkpoints import LeaderEpochs, ProducerState
 from tieredstore.live import EpochEnd, LiveCluster, LiveEnd, LiveTopic
 from tieredstore.model import Isolation, TopicIdPartition, TopicPartition, Uuid
-from tieredstore.partitions import PartitionLog, Subscribe
 from tieredstore.partitions.history import Cut, History, cut_by_broker, cut_by_watermark
+from tieredstore.partitions.log import PartitionLog
+from tieredstore.partitions.selections import Subscribe
 from tieredstore.reading.epoch_inquiry import EpochInquiry
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.reading.losses import Losses, losses_between

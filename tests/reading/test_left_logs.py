@@ -30,7 +30,8 @@ from tieredstore.duckdb import attach
 from tieredstore.errors import DataLossError
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.model import TopicIdPartition
-from tieredstore.partitions import Position, Subscribe
+from tieredstore.partitions.position import Position
+from tieredstore.partitions.selections import Subscribe
 from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.run.planner import Planner

@@ -16,8 +16,9 @@ from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import CorruptDataError, DataLossError
 from tieredstore.live import EpochEnd, LiveEnd, LiveReader, LiveTopic
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
-from tieredstore.partitions import PartitionLog, Subscribe
 from tieredstore.partitions.history import Cut
+from tieredstore.partitions.log import PartitionLog
+from tieredstore.partitions.selections import Subscribe
 from tieredstore.reading import split_reads
 from tieredstore.reading.query import LogQuery, QueryWords
 from tieredstore.reading.reader import TopicReader

@@ -10,8 +10,14 @@ import pytest
 
 from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid
-from tieredstore.partitions import Assign, Subscribe, SubscribePattern
-from tieredstore.partitions.selections import is_selected, named_topics, select_topics
+from tieredstore.partitions.selections import (
+    Assign,
+    Subscribe,
+    SubscribePattern,
+    is_selected,
+    named_topics,
+    select_topics,
+)
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.split_reads import open_reader
 

@@ -27,7 +27,7 @@ from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import unanswered_port
 from tieredstore.errors import BrokerUnavailableError, DataLossError
 from tieredstore.model import TopicPartition
-from tieredstore.partitions import Subscribe
+from tieredstore.partitions.selections import Subscribe
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.tail import LogTail, TailRecords
 from tieredstore.records.settings import ReadSettings

@@ -16,7 +16,7 @@ from tieredstore.catalog.planning import ValidSegment
 from tieredstore.config import settings_from
 from tieredstore.live import LiveCluster, LiveEnd, LiveTopic
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
-from tieredstore.partitions import Subscribe
+from tieredstore.partitions.selections import Subscribe
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.survey import survey_logs

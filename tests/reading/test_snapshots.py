@@ -11,7 +11,7 @@ import pytest
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.catalog.lineage import Lineage
 from tieredstore.kafka.checkpoints import ProducerState
-from tieredstore.partitions import Subscribe
+from tieredstore.partitions.selections import Subscribe
 from tieredstore.reading import survey
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.snapshots import LogSnapshots

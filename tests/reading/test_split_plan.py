@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.support.records.small_segments import memory_settings
 from tieredstore.model import Uuid
-from tieredstore.partitions import PartitionLog, Subscribe
+from tieredstore.partitions.log import PartitionLog
+from tieredstore.partitions.selections import Subscribe
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.reading.plan import plan_windows
 from tieredstore.reading.query import LogQuery

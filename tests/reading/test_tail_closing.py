@@ -11,7 +11,7 @@ from tests.reading.test_tail_troubles import ALONE, ORDERS, SETTINGS, Broker
 from tests.support.records.topic_buckets import FIRST_ID, Bucket
 from tieredstore import live
 from tieredstore.errors import AlreadyClosedError, BrokerUnavailableError
-from tieredstore.partitions import Subscribe
+from tieredstore.partitions.selections import Subscribe
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.survey import survey_logs
 from tieredstore.reading.tail import LogTail

@@ -18,7 +18,8 @@ from tieredstore.catalog.watermark import MoveBack, Watermark, watermark_key
 from tieredstore.errors import BrokerUnavailableError, CorruptDataError, DataLossError, StoreUnavailableError
 from tieredstore.live import EpochEnd, LiveEnd, LiveEvent, LiveTopic
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, TopicPartition, Uuid
-from tieredstore.partitions import Position, Subscribe
+from tieredstore.partitions.position import Position
+from tieredstore.partitions.selections import Subscribe
 from tieredstore.reading import snapshots, split_reads
 from tieredstore.reading import tail as tail_module
 from tieredstore.reading.log_snapshot import LogSnapshot

@@ -15,7 +15,8 @@ from tests.support.kafka.live_topics import TieredTopic
 from tests.support.records.topic_buckets import Bucket
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import ConfigError, DataLossError
-from tieredstore.partitions import Assign, PartitionLog, Subscribe
+from tieredstore.partitions.log import PartitionLog
+from tieredstore.partitions.selections import Assign, Subscribe
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.reader import TopicReader
 from tieredstore.reading.survey import survey_logs

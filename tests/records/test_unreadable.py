@@ -15,7 +15,7 @@ from tests.support.records.stored_records import StoredTopic, plain_batch
 from tests.support.records.topic_reads import read_topic
 from tieredstore.errors import DataLossError, ResourceNotFoundError
 from tieredstore.model import AtTime, Last
-from tieredstore.partitions import Subscribe
+from tieredstore.partitions.selections import Subscribe
 from tieredstore.reading.losses import Losses
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.survey import survey_logs

@@ -16,8 +16,7 @@ from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid
-from tieredstore.partitions import Subscribe, SubscribePattern
-from tieredstore.partitions.selections import is_selected, select_topics
+from tieredstore.partitions.selections import Subscribe, SubscribePattern, is_selected, select_topics
 from tieredstore.pipelines import pipeline_from
 from tieredstore.pipelines.config.settings import own_properties
 from tieredstore.pipelines.files.text_format import Text

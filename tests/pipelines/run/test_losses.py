@@ -31,8 +31,8 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptDataError, DataLossError, ObjectArchivedError, TieredStoreError
 from tieredstore.live import EpochEnd
 from tieredstore.model import Uuid
-from tieredstore.partitions import PartitionLog
 from tieredstore.partitions.history import Cut, History
+from tieredstore.partitions.log import PartitionLog
 from tieredstore.pipelines import Entry, Parts, Runner, with_generation
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import BatchWindow, WrittenWindow

@@ -21,7 +21,7 @@ from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.config import settings_from
 from tieredstore.consumer import Consumer
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.partitions import Subscribe
+from tieredstore.partitions.selections import Subscribe
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.tail import LogTail
 from tieredstore.records.settings import ReadSettings
