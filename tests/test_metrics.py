@@ -56,11 +56,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     ],
 )  # fmt: skip
 def test_every_error_has_one_kind(error: BaseException, kind: str) -> None:
-    assert metrics.kind_of(error) == kind
+    assert counting.kind_of(error) == kind
 
 
 def test_a_call_takes_its_time_without_what_was_spent_elsewhere(clock: list[float]) -> None:
-    with metrics.store_call("time-of-a-call", "put") as call:
+    with counting.store_call("time-of-a-call", "put") as call:
         clock[0] += 7.0
         call.elsewhere_s += 4.5
     assert sample("tieredstore_store_request_seconds_sum", store="time-of-a-call", operation="put") == 2.5
@@ -69,7 +69,7 @@ def test_a_call_takes_its_time_without_what_was_spent_elsewhere(clock: list[floa
 
 def test_a_call_that_fails_is_timed_and_counted_as_its_kind(clock: list[float]) -> None:
     def fail() -> None:
-        with metrics.store_call("a-failed-call", "get"):
+        with counting.store_call("a-failed-call", "get"):
             clock[0] += 3.0
             raise AccessDeniedError("no")
 
@@ -81,7 +81,7 @@ def test_a_call_that_fails_is_timed_and_counted_as_its_kind(clock: list[float]) 
 
 def test_a_generator_that_is_closed_early_is_a_call_without_an_error() -> None:
     def listing() -> Generator[int, None, None]:
-        with metrics.store_call("closed-early", "list"):
+        with counting.store_call("closed-early", "list"):
             yield 1
             yield 2
 
@@ -93,21 +93,21 @@ def test_a_generator_that_is_closed_early_is_a_call_without_an_error() -> None:
 
 
 @pytest.fixture
-def exported() -> list[metrics.Snapshots]:
+def exported() -> list[counting.Snapshots]:
     return []
 
 
 @pytest.fixture
-def registry(exported: list[metrics.Snapshots]) -> CollectorRegistry:
+def registry(exported: list[counting.Snapshots]) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(exposition.SnapshotsCollector(exported))
     return registry
 
 
 def test_sources_add_up_and_a_closed_one_leaves_its_totals_but_not_its_levels(
-    registry: CollectorRegistry, exported: list[metrics.Snapshots]
+    registry: CollectorRegistry, exported: list[counting.Snapshots]
 ) -> None:
-    sums = metrics.Snapshots("test_sources", among=exported)
+    sums = counting.Snapshots("test_sources", among=exported)
     one, other = {"hits": 3, "entries": 2}, {"hits": 10, "entries": 5, "wait_seconds": 0.25}
     remove = sums.add(lambda: one)
     sums.add(lambda: other)
@@ -126,9 +126,9 @@ def test_sources_add_up_and_a_closed_one_leaves_its_totals_but_not_its_levels(
 
 
 def test_totals_and_levels_have_the_types_that_prometheus_needs(
-    registry: CollectorRegistry, exported: list[metrics.Snapshots]
+    registry: CollectorRegistry, exported: list[counting.Snapshots]
 ) -> None:
-    metrics.Snapshots("test_types", among=exported).add(
+    counting.Snapshots("test_types", among=exported).add(
         lambda: {"hits": 1, "evicted_bytes": 2, "entries": 3, "bytes": 4}
     )
     assert {metric.name: metric.type for metric in registry.collect()} == {
@@ -174,21 +174,21 @@ def test_a_forked_child_counts_from_zero_and_hangs_on_no_lock_of_its_parent() ->
         from tieredstore.metrics import counting
 
         warnings.simplefilter("ignore", DeprecationWarning)
-        metrics.RETRIES.add(5, "transient")
-        metrics.SEGMENT_DELETE_BYTES.add(7)
-        metrics.FETCH.add(lambda: {"requests": 9})
+        counting.RETRIES.add(5, "transient")
+        counting.SEGMENT_DELETE_BYTES.add(7)
+        counting.FETCH.add(lambda: {"requests": 9})
         with contextlib.ExitStack() as held:
             for lock in (
-                metrics.REGISTRY._lock, metrics.RETRIES._lock, counting._REQUESTS._lock,
-                metrics.SEGMENT_DELETE_BYTES._lock, metrics.FETCH._lock,
+                metrics.REGISTRY._lock, counting.RETRIES._lock, counting._REQUESTS._lock,
+                counting.SEGMENT_DELETE_BYTES._lock, counting.FETCH._lock,
             ):
                 held.enter_context(lock)
             child = os.fork()
             if not child:
                 signal.alarm(20)
-                with metrics.store_call("memory", "get"):
-                    metrics.RETRIES.add(1, "transient")
-                metrics.SEGMENT_DELETE_BYTES.add(1)
+                with counting.store_call("memory", "get"):
+                    counting.RETRIES.add(1, "transient")
+                counting.SEGMENT_DELETE_BYTES.add(1)
                 print(*(metrics.REGISTRY.get_sample_value(*name) for name in (
                     ("tieredstore_store_retries_total", {"kind": "transient"}),
                     ("tieredstore_segment_delete_bytes_total",),
@@ -208,10 +208,11 @@ def test_counters_and_histograms_are_exported_as_prometheus_s_own() -> None:
         import re
         from prometheus_client import generate_latest
         from tieredstore import metrics
+        from tieredstore.metrics import counting
 
         for seconds in (0.0001, 0.002, 400):
-            metrics.counting._REQUESTS.observe(seconds, "s3", "get")
-        metrics.count_objects("s3", "up", 2, 30)
+            counting._REQUESTS.observe(seconds, "s3", "get")
+        counting.count_objects("s3", "up", 2, 30)
         names = ["tieredstore_store_request_seconds" + what for what in ("_bucket", "_count", "_sum", "_created")]
         for asked in (names, ["tieredstore_store_bytes_total"], ["tieredstore_segment_copy_errors_total"]):
             text = generate_latest(metrics.REGISTRY.restricted_registry(asked)).decode()
@@ -250,7 +251,7 @@ def served(port: int) -> Iterator[str]:
 
 
 def test_served_metrics_are_those_counted(served: str) -> None:
-    with metrics.store_call("served", "head"):
+    with counting.store_call("served", "head"):
         pass
     with urllib.request.urlopen(served, timeout=60) as answer:
         lines = answer.read().decode().splitlines()

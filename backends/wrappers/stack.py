@@ -8,11 +8,11 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tieredstore import metrics
 from tieredstore.backends.base import AbandonedWrite, Body, Buffer, DelegatingStore, ObjectInfo, ObjectStore, Prepared
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.backends.registry import BY_SETTING, store_from_settings
 from tieredstore.errors import TieredStoreError
+from tieredstore.metrics import counting
 from tieredstore.process.forks import ForkSafeLock
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class MeteredStore(DelegatingStore):
         operation = _OPERATIONS.get(verb)
         if operation is None:
             return request()
-        with metrics.store_call(self._kind, operation):
+        with counting.store_call(self._kind, operation):
             return request()
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
@@ -241,11 +241,11 @@ class MeteredStore(DelegatingStore):
         if isinstance(body, bytes | bytearray | memoryview):
             # Pass the buffer on as it is: stores send a buffer without a copy.
             size = memoryview(body).nbytes
-            with metrics.store_call(self._kind, operation):
+            with counting.store_call(self._kind, operation):
                 result = send(body)
         else:
             result, size = self._send_stream(operation, body, send)
-        metrics.count_objects(self._kind, "up", 1, size)
+        counting.count_objects(self._kind, "up", 1, size)
         return result
 
     def _send_stream(self, operation: str, body: Body, send: Callable[[Body], Result]) -> tuple[Result, int]:
@@ -264,7 +264,7 @@ class MeteredStore(DelegatingStore):
                 size += len(part)
                 yield part
 
-        with metrics.store_call(self._kind, operation) as call, open_body(body) as parts:
+        with counting.store_call(self._kind, operation) as call, open_body(body) as parts:
             result = send(count(parts))
         return result, size
 
@@ -273,14 +273,14 @@ class MeteredStore(DelegatingStore):
         if start == stop:
             return self.inner.get(key, start, stop)
         data = super().get(key, start, stop)
-        metrics.count_objects(self._kind, "down", 1, len(data))
+        counting.count_objects(self._kind, "down", 1, len(data))
         return data
 
     def get_small(self, key: str, most: int) -> bytes | None:
         """Count one downloaded object, unless it is too large."""
         data = super().get_small(key, most)
         if data is not None:
-            metrics.count_objects(self._kind, "down", 1, len(data))
+            counting.count_objects(self._kind, "down", 1, len(data))
         return data
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
@@ -290,9 +290,9 @@ class MeteredStore(DelegatingStore):
         answers = super().get_small_batch(keys, most)
         for error in answers:
             if isinstance(error, TieredStoreError):
-                metrics.count_error(self._kind, "get", error)
+                counting.count_error(self._kind, "get", error)
         sizes = [len(data) for data in answers if isinstance(data, bytes)]
-        metrics.count_objects(self._kind, "down", len(sizes), sum(sizes))
+        counting.count_objects(self._kind, "down", len(sizes), sum(sizes))
         return answers
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
@@ -302,13 +302,13 @@ class MeteredStore(DelegatingStore):
             self.inner.get_into(key, start, buffer)
             return
         super().get_into(key, start, buffer)
-        metrics.count_objects(self._kind, "down", 1, size)
+        counting.count_objects(self._kind, "down", 1, size)
 
     def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
         """Count one downloaded object."""
-        with metrics.store_call(self._kind, "get"):
+        with counting.store_call(self._kind, "get"):
             self.inner.get_whole(key, buffer)
-        metrics.count_objects(self._kind, "down", 1, memoryview(buffer).nbytes)
+        counting.count_objects(self._kind, "down", 1, memoryview(buffer).nbytes)
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """Count one ``list`` call, from the first request on; exclude the time that the caller spends between
@@ -317,7 +317,7 @@ class MeteredStore(DelegatingStore):
         return self._measure_listing(partial(self.inner.list, prefix, start_after))
 
     def _measure_listing(self, begin: Callable[[], Iterator[Listed]]) -> Iterator[Listed]:
-        with metrics.store_call(self._kind, "list") as call:
+        with counting.store_call(self._kind, "list") as call:
             for listed in begin():
                 passed_on = perf_counter()
                 try:
@@ -335,9 +335,9 @@ class MeteredStore(DelegatingStore):
                 deleted += 1
                 yield key
 
-        with metrics.store_call(self._kind, "delete"):
+        with counting.store_call(self._kind, "delete"):
             self.inner.delete(count())
-        metrics.count_objects(self._kind, "deleted", deleted)
+        counting.count_objects(self._kind, "deleted", deleted)
 
     def replace(self, key: str, body: Body, etag: str) -> str:
         """Count one uploaded object."""

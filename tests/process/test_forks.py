@@ -190,7 +190,7 @@ def test_a_client_of_librdkafka_is_left_alone_at_the_end_of_a_child() -> None:
             "held.add(requests=1) or held.snapshot().requests",
         ),
         ("process.per_process.PerProcess(lambda: 1, print)", "held._lock", "held.get()"),
-        ("metrics.Snapshots('name')", "held._lock", "held.add(dict) and 1"),
+        ("metrics.counting.Snapshots('name')", "held._lock", "held.add(dict) and 1"),
     ],
 )  # fmt: skip
 def test_a_lock_that_another_thread_holds_does_not_hang_the_child(

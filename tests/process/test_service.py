@@ -328,7 +328,7 @@ def test_readiness_follows_the_conditions_and_the_drain() -> None:
 
 def test_metrics_are_scraped_and_health_is_told() -> None:
     with running("""
-        from tieredstore.metrics import RETRIES
+        from tieredstore.metrics.counting import RETRIES
         RETRIES.add(3, "transient")
         sys.exit(Service("tester", {"loop": loop}, listen=("127.0.0.1", 0)).run())
     """) as run:

@@ -24,7 +24,7 @@ PUBLIC = {
 }  # fmt: skip
 
 OF_METRICS = {"REGISTRY", "serve_metrics"}
-"""Public names of ``tieredstore.metrics``; its other names are metrics."""
+"""Public names of ``tieredstore.metrics``, which the reference does not list."""
 
 _FENCE = re.compile(r"^ *```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 

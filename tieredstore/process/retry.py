@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from tieredstore.errors import ConfigError, StoreError, TieredStoreError
-from tieredstore.metrics import RETRIES, kind_of
+from tieredstore.metrics.counting import RETRIES, kind_of
 from tieredstore.process.deadline import Deadline
 
 _logger: Final = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Final
 
-from tieredstore.metrics import Snapshots
+from tieredstore.metrics.counting import Snapshots
 
 
 @dataclass(slots=True)

@@ -9,11 +9,11 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from tieredstore import metrics
 from tieredstore.backends.base import ObjectStore
 from tieredstore.format.custom_metadata import CustomMetadata, CustomMetadataField
 from tieredstore.format.keys import Suffix, main_path
 from tieredstore.format.manifest import SegmentManifest
+from tieredstore.metrics import counting
 from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
 from tieredstore.places.opening import open_places
 from tieredstore.process.closing import Closer, Closing
@@ -168,11 +168,11 @@ class RemoteStorageManager(Closing):
         Raise SegmentAlreadyExistsError if a segment was copied under the same id before. Raise InvalidSegmentError or
         SegmentTooLargeError before anything is written. After any error, nothing of the attempt is visible.
         """
-        with metrics.SEGMENT_COPY_ERRORS.count_exceptions():
+        with counting.SEGMENT_COPY_ERRORS.count_exceptions():
             started = perf_counter()
             write = partial(self._writer.copy, metadata, log_segment_data, on_progress)
             sizes = self._calls.run_writing(str(metadata), write)
-        metrics.SEGMENT_COPY.observe(perf_counter() - started)
+        counting.SEGMENT_COPY.observe(perf_counter() - started)
         return CopiedSegment(sizes, self._custom_metadata(metadata, sizes))
 
     def fetch_log_segment(
@@ -192,7 +192,7 @@ class RemoteStorageManager(Closing):
         bytes of that segment.
         """
         log_range = range_of_request(metadata, start_position, end_position)
-        metrics.SEGMENT_FETCH_REQUESTED_BYTES.add(len(log_range))
+        counting.SEGMENT_FETCH_REQUESTED_BYTES.add(len(log_range))
         return self._fetcher.logs.open(metadata, log_range, next_segment)
 
     def open(self, metadata: RemoteLogSegmentMetadata) -> SegmentStream:
@@ -229,12 +229,12 @@ class RemoteStorageManager(Closing):
         """
         # Drop cached entries first, so that they do not keep a deleted segment visible.
         self._fetcher.forget(metadata)
-        with metrics.SEGMENT_DELETE_ERRORS.count_exceptions():
+        with counting.SEGMENT_DELETE_ERRORS.count_exceptions():
             started = perf_counter()
             keys = [self.layout.key(metadata, suffix) for suffix in Suffix]
             self._calls.run(lambda: delete_manifest_first(self._store, keys))
-        metrics.SEGMENT_DELETE.observe(perf_counter() - started)
-        metrics.SEGMENT_DELETE_BYTES.add(metadata.segment_size_in_bytes)
+        counting.SEGMENT_DELETE.observe(perf_counter() - started)
+        counting.SEGMENT_DELETE_BYTES.add(metadata.segment_size_in_bytes)
 
     def on_this_thread(self) -> contextlib.AbstractContextManager[None]:
         """Within the block, run copies and store calls on this thread, not on a thread of the manager.

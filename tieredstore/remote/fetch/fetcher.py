@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from tieredstore import metrics
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings
 from tieredstore.installation import Extra
+from tieredstore.metrics import counting
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.remote.fetch.cached_loads import CachedLoads
@@ -64,10 +64,10 @@ class Fetcher:
 
     def export(self, stack: ExitStack) -> None:
         """Add the counters to the process's metrics until ``stack`` is closed."""
-        stack.callback(metrics.FETCH.add(lambda: asdict(self.counters.snapshot())))
+        stack.callback(counting.FETCH.add(lambda: asdict(self.counters.snapshot())))
         cache = self.chunk_cache
         if cache is not None:
-            stack.callback(metrics.CHUNK_CACHE.add(lambda: asdict(cache.stats)))
+            stack.callback(counting.CHUNK_CACHE.add(lambda: asdict(cache.stats)))
 
     def close(self) -> None:
         """Close prepared segments and the caches."""
