@@ -17,29 +17,13 @@ __all__ = ["BatchConsumer", "BatchProducer", "Position", "Topic", "Topics", "ope
 
 
 def __getattr__(name: str) -> object:
-    # Import submodules on first use, because `tieredstore --help` imports this package only for its list of commands.
+    # Import these modules on first use: `tieredstore --help` imports this package only for its list of commands.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with Extra("a topic of batches", "kafka"):
-        match name:
-            case "BatchConsumer":
-                from tieredstore.pubsub.consume import consumer  # noqa: PLC0415
+        from tieredstore.pubsub.consume import consumer  # noqa: PLC0415
+        from tieredstore.pubsub.produce import producer  # noqa: PLC0415
+        from tieredstore.pubsub.queue import memq_topics, queues, topics  # noqa: PLC0415
 
-                return consumer.BatchConsumer
-            case "BatchProducer":
-                from tieredstore.pubsub.produce import producer  # noqa: PLC0415
-
-                return producer.BatchProducer
-            case "Position":
-                from tieredstore.pubsub.queue import queues  # noqa: PLC0415
-
-                return queues.Position
-            case "Topic" | "Topics":
-                from tieredstore.pubsub.queue import topics  # noqa: PLC0415
-
-                return getattr(topics, name)
-            case "open_topics":
-                from tieredstore.pubsub.queue import memq_topics  # noqa: PLC0415
-
-                return memq_topics.open_topics
-            case _:
-                pass
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    modules = (consumer, memq_topics, producer, queues, topics)
+    return next(getattr(module, name) for module in modules if name in vars(module))

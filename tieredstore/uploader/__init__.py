@@ -13,19 +13,9 @@ __all__ = ["BrokerEnvironment", "Leadership", "Uploader"]
 
 
 def __getattr__(name: str) -> object:
-    # Import each module on first use: `tieredstore --help` imports this package only for its table of commands.
-    match name:
-        case "BrokerEnvironment":
-            from tieredstore.uploader import broker  # noqa: PLC0415
+    # Import these modules on first use: `tieredstore --help` imports this package only for its table of commands.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tieredstore.uploader import broker, leadership, uploader  # noqa: PLC0415
 
-            return broker.BrokerEnvironment
-        case "Leadership":
-            from tieredstore.uploader import leadership  # noqa: PLC0415
-
-            return leadership.Leadership
-        case "Uploader":
-            from tieredstore.uploader import uploader  # noqa: PLC0415
-
-            return uploader.Uploader
-        case _:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return next(getattr(module, name) for module in (broker, leadership, uploader) if name in vars(module))
