@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, get_args
 
@@ -410,12 +410,8 @@ _NO_PROPERTY: Final = "tieredstore.no.such.property"
 _UNKNOWN: Final = "No such configuration property"
 
 
-def unknown_properties(names: Iterable[str]) -> list[str]:
-    """Return the names that neither librdkafka nor Java's clients know."""
-    return [name for name in names if not _is_known(name)]
-
-
-def _is_known(name: str) -> bool:
+def is_known(name: str) -> bool:
+    """Return True if librdkafka or Java's clients have a property of this name."""
     if name in _TRANSLATED:
         return True
     if is_never_text(name):

@@ -134,10 +134,6 @@ def delimiter_bytes(text: str) -> bytes:
     return plain.encode("utf-16", "surrogatepass").decode("utf-16").encode()
 
 
-def _delimiter_text(delimiter: str) -> str:
-    return "".join(f"\\u{ord(character):04x}" if character <= " " else character for character in delimiter)
-
-
 def read_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """Return a file's properties by tieredstore's names. Leave out empty properties, with three exceptions.
 
@@ -156,7 +152,7 @@ def read_properties(properties: Mapping[str, str]) -> dict[str, str]:
     if given.get(WRITER, "").strip() == _ALWAYS_LINES:
         given.pop(DELIMITER, None)
     elif (delimiter := properties.get(DELIMITER, "\n")) != "\n":  # a delimiter may consist of whitespace
-        given[DELIMITER] = _delimiter_text(delimiter)
+        given[DELIMITER] = "".join(f"\\u{ord(each):04x}" if each <= " " else each for each in delimiter)
     if FIELD_PREFIX in properties:
         given[FIELD_PREFIX] = properties[FIELD_PREFIX].strip()
     return given

@@ -482,8 +482,7 @@ def _check_client(client: Mapping[str, str], own_names: set[str], reader: Settin
             for name in names:
                 reader.note_stray(name, "is a property of the Kafka client, but no broker is set: leave it out")
         return []
-    unknown, known = set(properties.unknown_properties(names.values())), own_names | {f"{_KAFKA}{_SERVERS}"}
-    for name, short in names.items():
-        if short in unknown:
-            reader.note_stray(name, f"is not known{did_you_mean(name, known)}")
-    return [] if has_broker else [name for name, short in names.items() if short not in unknown]
+    unknown = [name for name, short in names.items() if not properties.is_known(short)]
+    for name in unknown:
+        reader.note_stray(name, f"is not known{did_you_mean(name, own_names | {f'{_KAFKA}{_SERVERS}'})}")
+    return [] if has_broker else [name for name in names if name not in unknown]
