@@ -75,7 +75,10 @@ class Catalog:
         for where, partition in segments.items():
             by_topic[where.topic][where.topic_id][where.partition] = partition
         lives = {
-            topic: sorted((_incarnation(topic, *life) for life in by_id.items()), key=_last_copied)
+            topic: sorted(
+                (_incarnation(topic, *life) for life in by_id.items()),
+                key=lambda life: (life.last_copied_ms, life.topic_id),
+            )
             for topic, by_id in by_topic.items()
         }
         return cls(segments, {topic: tuple(lives[topic]) for topic in sorted(lives)}, known)
@@ -170,7 +173,3 @@ def _incarnation(topic: str, topic_id: Uuid, partitions: Mapping[int, PartitionS
     first = min(held.first_copied_ms for held in partitions.values())
     last = max(held.last_copied_ms for held in partitions.values())
     return Incarnation(topic, topic_id, tuple(sorted(partitions)), first, last if first >= 0 else -1)
-
-
-def _last_copied(life: Incarnation) -> tuple[int, Uuid]:
-    return life.last_copied_ms, life.topic_id

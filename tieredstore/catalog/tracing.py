@@ -299,7 +299,7 @@ def find_overlapping(segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[R
         return  # the usual case
     # If segments have the same start, put the longest first, because it covers the others.
     by_extent = sorted(ordered, key=lambda segment: (segment.start_offset, -segment.end_offset))
-    extents = [list(group) for _, group in itertools.groupby(by_extent, key=_extent)]
+    extents = [list(group) for _, group in itertools.groupby(by_extent, key=attrgetter("start_offset", "end_offset"))]
     for group, following in itertools.pairwise(extents):
         if following[0].start_offset <= group[0].end_offset:
             yield from group
@@ -335,7 +335,3 @@ def _own_epochs(source: SegmentSource, segment: RemoteLogSegmentMetadata, last: 
     # Index and manifest have no checksum, so let the last batch decide between them. Its header has the leader epoch.
     index_is_wrong = last.partition_leader_epoch not in (-1, indexed[-1][0])
     return said if said and index_is_wrong else indexed
-
-
-def _extent(segment: RemoteLogSegmentMetadata) -> tuple[int, int]:
-    return segment.start_offset, segment.end_offset

@@ -64,7 +64,8 @@ class CustomMetadata:
         instead."""
         values = dict(self.unknown)
         if self.remote_size is not None:
-            values[CustomMetadataField.REMOTE_SIZE.value] = _varlong(self.remote_size)
+            zigzag = (self.remote_size << 1 ^ self.remote_size >> 63) & _MAX_UINT64
+            values[CustomMetadataField.REMOTE_SIZE.value] = _uvarint(zigzag)
         if self.object_prefix is not None:
             values[CustomMetadataField.OBJECT_PREFIX.value] = _string(self.object_prefix)
         if self.object_key is not None:
@@ -175,10 +176,6 @@ def _uvarint(value: int) -> bytes:
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
-
-
-def _varlong(value: int) -> bytes:
-    return _uvarint((value << 1 ^ value >> 63) & _MAX_UINT64)
 
 
 def _string(text: str) -> bytes:

@@ -32,7 +32,8 @@ def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_boolean(kind):
         return _booleans([bool(value) for value in values], _validity(values))
     if pa.types.is_list(kind):
-        return _lists(values, kind, array_of(_flat(values), kind.value_type))
+        items = [item for value in values if value for item in value]
+        return _lists(values, kind, array_of(items, kind.value_type))
     if pa.types.is_struct(kind):
         fields = [kind.field(at) for at in range(kind.num_fields)]
         children = [array_of([value[at] for value in values], field.type) for at, field in enumerate(fields)]
@@ -62,10 +63,6 @@ def _bytes(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     ends = array("i", accumulate(map(len, present), initial=0))
     buffers = [validity, pa.py_buffer(ends), pa.py_buffer(b"".join(present))]
     return pa.Array.from_buffers(kind, len(values), buffers)
-
-
-def _flat(values: Sequence[Any]) -> list[Any]:
-    return [item for value in values if value for item in value]
 
 
 def _lists(values: Sequence[Any], kind: pa.DataType, items: pa.Array) -> pa.Array:
