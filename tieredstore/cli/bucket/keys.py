@@ -300,7 +300,8 @@ def _check(bucket: Bucket, key_id: str, *, as_json: bool) -> None:
         way_out = (
             ": run this again when the readers' caches have expired" if is_cached_alone else "; run keys rotate first"
         )
-        complain(f"key pair {key_id!r} is needed, or may still be needed: {_sum_of(reasons)}{way_out}")
+        needs = ", ".join(f"{count} {_NEEDS[reason]}" for reason, count in sorted(reasons.items()))
+        complain(f"key pair {key_id!r} is needed, or may still be needed: {needs}{way_out}")
     if is_active:
         complain(f"key pair {key_id!r} is active in these settings: new copies are encrypted with it")
     if reasons or is_active:
@@ -371,7 +372,3 @@ def _key_row(encryption: EncryptionSettings | None) -> Row[KeyUse]:
 
 def _ring_ids(encryption: EncryptionSettings | None) -> tuple[str, ...]:
     return () if encryption is None else tuple(pair.id for pair in encryption.key_pairs)
-
-
-def _sum_of(reasons: Mapping[NeedReason, int]) -> str:
-    return ", ".join(f"{count} {_NEEDS[reason]}" for reason, count in sorted(reasons.items()))

@@ -66,7 +66,7 @@ def word(name: str, *, rank: int = 0, short: Callable[[str], str] | None = None)
 
 def moment(name: str, *, rank: int = 0) -> Column:
     """Make a column of times to the second, shortened to the day if there is no room."""
-    return Column(name, rank=rank, short=_day_of)
+    return Column(name, rank=rank, short=lambda cell: cell[:_DAY])
 
 
 def text(name: str, *, rank: int = 0) -> Column:
@@ -173,21 +173,13 @@ def _pad(words: str, width: int, column: Column) -> str:
     return padding + words if column.is_right else words + padding
 
 
-def _day_of(cell: str) -> str:
-    return cell[:_DAY]
-
-
 def _shorten(columns: Sequence[Column], row: Row) -> Row:
     return [cell if column.short is None else column.short(cell) for column, cell in zip(columns, row, strict=True)]
 
 
-def _by_column(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[Row]:
-    return zip(*rows, strict=True) if rows else iter([()] * len(columns))
-
-
 def _measure(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
     """Return the width that each column needs if nothing is cut."""
-    return [max(map(cell_count, (columns[at].name, *cells))) for at, cells in enumerate(_by_column(columns, rows))]
+    return [max(map(cell_count, (column.name, *(row[at] for row in rows)))) for at, column in enumerate(columns)]
 
 
 def _lacks_wanted(columns: Sequence[Column], needed: Sequence[int], shown: Sequence[int], width: int) -> bool:

@@ -34,7 +34,6 @@ from tieredstore.model import human_bytes
 from tieredstore.ops.snapshots.storing import Snapshots, StoredSnapshot
 
 if TYPE_CHECKING:
-    from tieredstore.api.outcomes import Outcome
     from tieredstore.format.cluster_snapshot import ClusterSnapshot
     from tieredstore.schema_registry import SchemaRegistry
 
@@ -176,10 +175,6 @@ def _lines_of(snapshot: ClusterSnapshot) -> Iterator[str]:
         yield f"not held: {left.kind}{' ' * bool(left.name)}{left.name}: {left.reason}"
 
 
-def _registered_line(outcome: Outcome, verb: str) -> str:
-    return f"{verb:<10} {outcome.name}: {outcome.reason}"
-
-
 _STORED: Final[Row[StoredSnapshot]] = Row(
     field("cluster_id", lambda one: one.cluster_id, text("CLUSTER")),
     field("name", lambda one: one.name, text("SNAPSHOT")),
@@ -189,7 +184,7 @@ _REGISTERED: Final = Words(
     noun="schema",
     done="registered",
     doing="registering",
-    show=_registered_line,
+    show=lambda outcome, verb: f"{verb:<10} {outcome.name}: {outcome.reason}",
     left={"there": "there already"},
     also={"deleted": "soft-deleted", "set": "set in compatibility", "reset": "reset in mode"},
     none="no schemas in the snapshot",
