@@ -8,8 +8,16 @@ from tieredstore.cli.app.table import Effect, Entry, Loaded
 
 
 def _restore() -> Loaded:
-    from tieredstore.restore.cli.app import app
+    import typer
 
+    from tieredstore.restore.cli import groups, logdir, offsets, produce, snapshot, undelete, verify
+
+    app = typer.Typer(add_completion=False)
+    for command in (
+        logdir.prepare, logdir.logdir, logdir.finish, produce.produce, offsets.offsets, groups.groups,
+        undelete.undelete, verify.verify, snapshot.snapshot, snapshot.schemas,
+    ):  # fmt: skip
+        app.command()(command)
     return app
 
 
