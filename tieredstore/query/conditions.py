@@ -5,6 +5,7 @@ This module works on Arrow's expressions, and uses neither logs nor readers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -17,11 +18,11 @@ from pyarrow.fs import LocalFileSystem
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import TopicPartition
-from tieredstore.values.filters import refused_filter
 
 _INT32: Final = pa.int32()
 _MS: Final = pa.timestamp("ms", "UTC")
 _LATEST_MS: Final = 1 << 62
+_NO_COLUMN: Final = re.compile(r"No match for FieldRef\.(?:Name\((.*?)\) in|Nested)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Condition:
         try:
             pa.RecordBatch.from_pylist([], schema=schema).filter(expression)
         except (pa.ArrowException, TypeError) as error:
-            raise refused_filter(expression, schema, error) from None
+            raise _refused_filter(expression, schema, error) from None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -139,7 +140,7 @@ class Condition:
         try:
             kept = _fragments(self._plain, known, self._expression)
         except (pa.ArrowException, TypeError) as error:
-            raise refused_filter(self._expression, self._schema, error) from None
+            raise _refused_filter(self._expression, self._schema, error) from None
         return [str(number) in kept for number in range(len(known))]
 
 
@@ -188,3 +189,21 @@ def _least(low: int, high: int, holds: Callable[[int], bool]) -> int:
         else:
             low = middle
     return high
+
+
+def _refused_filter(expression: object, schema: pa.Schema, error: Exception) -> ConfigError:
+    """Return a ConfigError in place of ``error``, which Arrow raised for an expression over the columns of
+    ``schema``."""
+    # Show only the column's name, because the rest of Arrow's message is about its own functions and classes.
+    missing = _NO_COLUMN.match(str(error))
+    if missing is not None:
+        named = "such column" if missing[1] is None else f"column {excerpt(missing[1])}"
+        reason = f"there is no {named}, but {', '.join(schema.names)}"
+    else:
+        types = ", ".join(f"{column.name} {_type_text(column.type)}" for column in schema)
+        reason = f"it must be true or false of a record, and compare a column with values of its type: {types}"
+    return ConfigError(f"the filter {excerpt(expression)} cannot be applied: {reason}")
+
+
+def _type_text(kind: pa.DataType) -> str:
+    return excerpt(kind.value_type if pa.types.is_dictionary(kind) else kind, 60)
