@@ -187,14 +187,10 @@ def load_segments(
     pool: Executor,
     *,
     rules: ManifestRules = DEFAULT_RULES,
-    at_once: int = 64,
 ) -> Iterator[StoredSegment | SegmentNotFoundError | CorruptDataError]:
-    """Read many manifests in parallel; yield them in the order listed.
-
-    ``at_once`` limits the number of requests in flight. Another limit bounds the total size of the requested manifests.
-    An error takes the place of a segment that cannot be loaded.
-    """
-    return load_each(store, listed, rules, pool, _report, at_once=at_once)
+    """Read many manifests in parallel; yield them in the order listed. An error takes the place of a segment that
+    cannot be loaded."""
+    return load_each(store, listed, rules, pool, _report, at_once=64)
 
 
 def _report(

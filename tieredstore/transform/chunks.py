@@ -161,11 +161,6 @@ class ChunkDecoder:
         """True if the stored chunks have the same bytes as the original chunks."""
         return not self.compressed and self.cipher is None
 
-    @property
-    def stops_early(self) -> bool:
-        """True if the decoder can save time by decoding only the beginning of a chunk."""
-        return self.compressed
-
     def decode_into(self, stored: memoryview, original: memoryview, wanted: int | None = None) -> None:
         """Write the original chunk. Raise CorruptDataError unless its size is ``len(original)``.
 

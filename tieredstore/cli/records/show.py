@@ -189,8 +189,6 @@ def _format_of(asked: Asked) -> Format:
 def _explain(file: Path) -> Generator[None]:
     try:
         yield
-    except BrokenPipeError:
-        raise
     except OSError as error:
         if error.filename is None or str(error.filename) != str(file):
             raise

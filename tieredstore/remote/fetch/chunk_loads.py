@@ -53,7 +53,8 @@ class Job:
     def size_to_decode(self, chunk: int) -> int:
         """Return the number of original bytes to decode, from the chunk's beginning."""
         chunk_range = self.segment.index.original_range(chunk)
-        if self.end is None or not self.segment.decoder.stops_early:
+        # Decoding only a chunk's beginning saves time only if the chunk is compressed.
+        if self.end is None or not self.segment.decoder.compressed:
             return len(chunk_range)
         return min(chunk_range.stop, self.end) - chunk_range.start
 
