@@ -31,7 +31,7 @@ MAX_BATCH_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Mutation:
-    """Damaged batch. If ``is_sealed``, its CRC was computed after the damage, so that parsers see the damage."""
+    """Damaged batch. If ``is_sealed``, its CRCs were computed after the damage, so that parsers see the damage."""
 
     original: bytes
     damaged: bytes
@@ -44,7 +44,7 @@ def mutations(seed: int, count: int) -> Iterator[Mutation]:
     originals = _originals(source)
     for number in range(count):
         original = source.choice(originals)
-        damaged = _damage(source, bytearray(original))
+        damaged = damage(source, bytearray(original), FRAME_SIZE)
         sealed = number % 3 != 0 and _seal(damaged)
         yield Mutation(original, bytes(damaged), sealed)
 
@@ -109,24 +109,27 @@ def _originals(source: random.Random) -> list[bytes]:
     return batches
 
 
-def _damage(source: random.Random, batch: bytearray) -> bytearray:
+def damage(source: random.Random, batch: bytearray, least: int) -> bytearray:
+    """Damage a batch in up to five places. The result has at least ``least`` bytes."""
     for _ in range(source.choice((1, 1, 1, 2, 5))):
         at = source.randrange(len(batch))
-        match source.randrange(6):
+        match source.randrange(7):
             case 0:
                 batch[at] ^= 1 << source.randrange(8)
             case 1:
                 batch[at] = source.choice((0, 1, 0x7F, 0x80, 0xFE, 0xFF))
             case 2:
-                batch[at : at + 4] = struct.pack(">i", source.choice((-1, 0, 1, 2**31 - 1, -(2**31), len(batch))))
+                batch[at : at + 2] = struct.pack(">h", source.choice((-1, 0, 11, 32767, -32768)))
             case 3:
-                del batch[at : at + source.randrange(1, 9)]
+                batch[at : at + 4] = struct.pack(">i", source.choice((-1, 0, 1, 2**31 - 1, -(2**31), len(batch))))
             case 4:
+                del batch[at : at + source.randrange(1, 9)]
+            case 5:
                 batch[at:at] = source.randbytes(source.randrange(1, 9))
             case _:
                 batch[at : at + 5] = b"\xff\xff\xff\xff\x0f"
-        if len(batch) < FRAME_SIZE:
-            batch += bytes(FRAME_SIZE)
+        if len(batch) < least:
+            batch += bytes(least)
     return batch
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 from zlib import crc32
 
+from tests.support.damage.record_mutations import Mutation, damage
 from tests.support.paths import REPOSITORY
 from tieredstore.kafka.batches import Buffer
 from tieredstore.pubsub.errors import MessageCorruptError
@@ -79,15 +78,6 @@ def rows_of(batch: bytes, decoder: BatchDecoder | None = None) -> list[Row]:
     return [row for rows in (decoder or BatchDecoder()).decode(batch, "batch") for row in rows.to_pylist()]
 
 
-@dataclass(frozen=True)
-class Mutation:
-    """Damaged batch. If ``is_sealed``, its CRCs were computed after the damage, so that parsers see the damage."""
-
-    original: bytes
-    damaged: bytes
-    is_sealed: bool
-
-
 def mutations(seed: int, count: int) -> Iterator[Mutation]:
     """Yield ``count`` mutations, the same ones for the same seed."""
     source = random.Random(seed)
@@ -98,7 +88,7 @@ def mutations(seed: int, count: int) -> Iterator[Mutation]:
             originals.append(build_batch([message_of(records[: i + 1], compression) for i in range(min(size, 3))]))
     for number in range(count):
         original = source.choice(originals)
-        damaged = _damage(source, bytearray(original))
+        damaged = damage(source, bytearray(original), 1)
         sealed = _sealed(damaged) if number % 3 else None
         yield Mutation(original, bytes(damaged) if sealed is None else sealed, sealed is not None)
 
@@ -123,27 +113,6 @@ def check(mutation: Mutation, source: random.Random) -> bool:
 def contents(rows: Sequence[Row]) -> list[str]:
     """Return the fields covered by a Message's CRC."""
     return [repr({name: row[name] for name in ("key", "value", "headers", "message_id", "timestamp")}) for row in rows]
-
-
-def _damage(source: random.Random, batch: bytearray) -> bytearray:
-    for _ in range(source.choice((1, 1, 1, 2, 5))):
-        at = source.randrange(len(batch))
-        match source.randrange(6):
-            case 0:
-                batch[at] ^= 1 << source.randrange(8)
-            case 1:
-                batch[at] = source.choice((0, 1, 0x7F, 0x80, 0xFE, 0xFF))
-            case 2:
-                batch[at : at + 4] = struct.pack(">i", source.choice((-1, 0, 1, 2**31 - 1, -(2**31), len(batch))))
-            case 3:
-                batch[at : at + 2] = struct.pack(">h", source.choice((-1, 0, 11, 32767, -32768)))
-            case 4:
-                del batch[at : at + source.randrange(1, 9)]
-            case _:
-                batch[at:at] = source.randbytes(source.randrange(1, 9))
-        if not batch:
-            batch += b"\0"
-    return batch
 
 
 def _sealed(damaged: bytearray) -> bytes | None:
