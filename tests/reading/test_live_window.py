@@ -217,11 +217,21 @@ def test_a_topic_that_was_created_again_after_the_planning_ends_only_a_strict_re
 
 
 class CalmBroker(HurriedBroker):
-    """A broker that has all records."""
+    """A broker that has all records. For any time, it returns offset 3."""
+
+    def offsets_for_times(self, times: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(times, 3)
 
     def read(self, topic: str, partition: int, start: int, stop: int, **more: Any) -> Iterator[pa.RecordBatch]:
         untyped: Any = pa
         yield untyped.record_batch({"offset": untyped.array(range(start, stop), untyped.int64())})
+
+
+def test_a_time_after_the_readable_records_has_no_offset(bucket: Bucket) -> None:
+    """The broker has a record of that time below the seam, where the bucket lacks it."""
+    reader = TopicReader(lambda: bucket.manager, QUERY, live=cast("LiveReader", CalmBroker()))
+    log = PartitionLog("orders", 0, FIRST_ID, None, seam=5, earliest=5, end=5, live_start=0)
+    assert [reader.offset_at(replace(log, end=end), 1000) for end in (5, 7)] == [None, 5]
 
 
 def write_damaged(bucket: Bucket) -> PartitionLog:

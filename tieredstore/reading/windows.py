@@ -58,7 +58,8 @@ def time_offset(source: SegmentSource, cluster: LiveCluster | None, log: Partiti
     live_offset = cluster.offsets_for_times({log.where: timestamp_ms})[log.where]
     # The bucket is read up to the seam, and has no record at or after this time. If the broker's answer is below the
     # seam, return the seam.
-    return None if live_offset is None or live_offset >= log.end else max(live_offset, log.seam)
+    offset = log.end if live_offset is None else max(live_offset, log.seam)
+    return offset if offset < log.end else None
 
 
 def place_of(places: Places, where: TopicPartition, default: Place = _END) -> Place:
