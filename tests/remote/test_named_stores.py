@@ -67,6 +67,7 @@ def test_what_is_added_takes_the_place_of_what_a_file_says(file: Path, root: Pat
     [
         ("prod", {}, "there is no file or folder 'prod'; URLs begin with file://, s3://, gs://, az://"),
         ("absent.properties", {}, "absent.properties: there is no such settings file"),
+        ("/dev/null", {}, "/dev/null is a pipe or a device: settings are read several times, so give a file"),
         ("s3:/logs", {}, "'s3:/logs' is not a URL; did you mean s3://logs?"),
         ("https://u:hush@host/x", {}, "the URL of a store starts with one of file://, s3://, gs://, az://"),
         (42, {}, "an object of the type int names no store: give a path, a URL, a mapping of settings, Settings, or"),

@@ -226,6 +226,8 @@ def _of_text(text: str, store: str | None, extra: GivenProperties) -> NamedStore
         return _make_named(None, {}, str(path.absolute()), extra, source=None)
     if path.suffix != ".properties" and not path.exists():
         raise ConfigError(_no_such(text))
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{excerpt(text)} is a pipe or a device: settings are read several times, so give a file")
     return _make_named(path, read_properties(path), store, extra, source=text)
 
 

@@ -72,8 +72,11 @@ def test_names_of_the_bucket_commands_options_and_choices_are_offered(
 
 @pytest.mark.slow
 def test_a_bucket_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "settings")
-    line = f"tieredstore ls -c {tmp_path / 'settings'} t"
+    settings, pipe = tmp_path / "store.properties", tmp_path / "credentials"
+    os.mkfifo(pipe)  # a read waits for a writer
+    bucket = "storage.backend.class=s3\nstorage.s3.bucket.name=b\nstorage.s3.region=r\n"
+    settings.write_text(f"{bucket}storage.aws.credentials.file={pipe}\n")
+    line = f"tieredstore ls -c {settings} t"
     done = spawn(_TIEREDSTORE_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD="4")
     assert (done.code, done.stdout, done.stderr) == (-signal.SIGALRM, b"", "")
 
