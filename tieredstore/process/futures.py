@@ -7,7 +7,8 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from concurrent.futures import CancelledError, Future
+from collections.abc import Collection
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from typing import Any, Final, TypeVar
 
 from tieredstore.errors import AlreadyClosedError
@@ -48,3 +49,11 @@ def is_done(future: Future[Any], timeout_s: float | None = None) -> bool:
         with contextlib.suppress(CancelledError, TimeoutError):
             future.exception(min(_LOOK_S, left_s))
     return future.done()
+
+
+def any_done(futures: Collection[Future[Any]], timeout_s: float) -> bool:
+    """Wait until one of the futures is done; return False after the timeout.
+
+    A dropped (cancelled) future ends the wait only when a thread of the pool takes it from the queue.
+    """
+    return bool(wait(futures, timeout_s, return_when=FIRST_COMPLETED).done)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 
 from tieredstore.errors import AlreadyClosedError, ConfigError, DataLossError, FencedError, InvalidRangeError
 from tieredstore.kafka.records._slabs import shared_pool
 from tieredstore.process.closing import Closing
+from tieredstore.process.futures import any_done
 from tieredstore.pubsub.consume.partition_state import (
     ConsumedRecord,
     Fetches,
@@ -321,12 +321,11 @@ class BatchConsumer(Closing):
 
     def _wait(self, states: list[PartitionState], left_s: float) -> None:
         """Wait until a fetch ends, or until the next read of a queue is due."""
-        under_way: list[Future[Any]] = [future for state in states for future in state.under_way]
+        under_way = [future for state in states for future in state.under_way]
         looks_s = [state.lookout.next_look_s - self._monotonic() for state in states if not state.has_ahead]
         wait_s = max(0.001, min([left_s, _LONGEST_WAIT_S, *looks_s]))
         if under_way:
-            # A cancelled future ends the wait only when a thread of the pool takes it from the queue.
-            wait(under_way, wait_s, return_when=FIRST_COMPLETED)
+            any_done(under_way, wait_s)
         else:
             is_ahead = any(state.has_ahead for state in states)
             self._sleep(min(wait_s, _SHORTEST_WAIT_S) if is_ahead else wait_s)
