@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import threading
 import urllib.request
 from collections.abc import Generator
@@ -17,15 +18,16 @@ import tieredstore as ts
 from tests.support.cli.cli_process import tieredstore
 from tests.support.service_process import within
 from tests.support.simulated_time import SimulatedClock
-from tests.support.stores.doubles import Operation, OperationName, ScriptedStore
+from tests.support.stores.doubles import FaultyStore, Operation, OperationName, ScriptedStore
 from tests.support.uploader.uploader_disk import BrokerDisk, SaidSettling, extents, run_once, uploader_of, watermark_of
 from tests.support.waiting import wait_until
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog.watermark import hole_key
+from tieredstore.catalog.watermark import hole_key, watermark_key
 from tieredstore.config import read_properties, settings_from
 from tieredstore.errors import ConfigError, StoreUnavailableError
 from tieredstore.model import TopicPartition
+from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Leadership
 from tieredstore.uploader import service as module
 from tieredstore.uploader.service import Pauses, uploader_service
@@ -102,6 +104,25 @@ def test_a_hole_makes_it_unready(disk: BrokerDisk) -> None:
     with uploader_of(disk.log_dir, store, scan_interval_ms="100") as uploader, within(uploader_service(uploader)):
         wait_until(lambda: "holes" in uploader.health.reasons())
     assert len(watermark_of(store).holes) == 1
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_it_is_ready_again_when_the_step_that_failed_is_no_longer_due(disk: BrokerDisk, is_gone: bool) -> None:
+    """Only the save of the watermark fails. After it, there is no segment left to ship."""
+    key, store = watermark_key("", PARTITION), MemoryObjectStore()
+    faulty = FaultyStore(store, lambda operation: operation.name == "put" and operation.keys == (key,))
+    with uploader_of(disk.log_dir, faulty) as uploader:
+        assert len(uploader.run_once(tries=1)) == 1
+        uploader.sweep()
+        assert "store" in uploader.health.reasons()
+        assert extents(store) == [(0, 9)]
+        faulty.fail_at = None
+        if is_gone:
+            shutil.rmtree(disk.folder)
+            uploader.sweep()
+        else:
+            assert uploader.run_once() == []
+        assert "store" not in uploader.health.reasons()
 
 
 def test_a_thread_that_a_store_does_not_let_go_ends_the_service(disk: BrokerDisk) -> None:

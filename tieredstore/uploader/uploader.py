@@ -172,6 +172,9 @@ class Uploader(Closing):
             self.health.fails("holes", f"{self.counts.holes} since the start; the last: {unfilled}")
         else:
             self.health.holds("holes")
+        if not any(one.turn.failures for one in self.disk.partitions if one.role is Role.LED):
+            self.health.holds("store")
+            self.health.holds("segments")
         self.schedule.ring()
         return self.held
 
