@@ -76,10 +76,6 @@ MOVED_ON: Final = frozenset({Step.SHIPPED, Step.STORED, Step.HOLE})
 """Results that have moved the partition's upload watermark (the offset up to which everything is stored)."""
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 @dataclass(slots=True)
 class Uploads:
     """Uploads segments that are not in the store yet. Several threads may upload in parallel."""
@@ -88,7 +84,7 @@ class Uploads:
     counts: Counts
     broker_id: int
     limit: TryLimit
-    now_ms: Callable[[], int] = _now_ms
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
     def store(self, target: Target, described: LogSegment) -> tuple[Uuid, bool]:
         """Upload the segment unless it is stored already. Return its id in the store, and True if it was uploaded

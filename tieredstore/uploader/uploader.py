@@ -361,18 +361,15 @@ class Uploader(Closing):
 
     def _plan(self) -> Iterator[Outcome]:
         for partition in self.disk.partitions:
-            if partition.role is Role.LED:
-                yield from self._plan_partition(partition)
+            segments = self._shipper.plan(self.target, partition) if partition.role is Role.LED else ()
+            for segment in segments:
+                yield Outcome(
+                    action="upload", status="planned", code="copied", base_offset=segment.place.base_offset,
+                    last_offset=segment.next_offset - 1, size=segment.size_in_bytes,
+                ).of(partition.where)  # fmt: skip
         yield from self.expire(dry_run=True)
         for topic, reason in self.topics.refused.items():
             yield Outcome(action="upload", status="kept", code="refused", topic=topic, reason=reason)
-
-    def _plan_partition(self, partition: Partition) -> Iterator[Outcome]:
-        for segment in self._shipper.plan(self.target, partition):
-            yield Outcome(
-                action="upload", status="planned", code="copied", base_offset=segment.place.base_offset,
-                last_offset=segment.next_offset - 1, size=segment.size_in_bytes,
-            ).of(partition.where)  # fmt: skip
 
     def _begin(self) -> None:
         """Check disks, leadership and topics once. If a request fails, raise its error."""
