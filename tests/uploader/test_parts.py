@@ -479,7 +479,7 @@ def test_what_is_known_of_a_topic_holds_while_brokers_give_no_answer(
     advice.forget()
     for _ in range(50):
         advice.ask(["table"])
-    assert (advice.refused.keys(), advice.advice) == ({"table"}, {"table": ()})
+    assert (set(advice.refused), advice.advice) == ({"table"}, {"table": ()})
     assert "table: shipped" not in caplog.text
 
 

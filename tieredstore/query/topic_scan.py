@@ -76,7 +76,7 @@ class TopicScan:
         """Yield a function for each split that reads it, in order of partition and offset. Plan splits on demand."""
         windows = self.windows
         total = sum(
-            self.snapshot.logs[where].bytes_between(*window) for where, of_log in windows.items() for window in of_log
+            self.snapshot.bytes_between(where, *window) for where, of_log in windows.items() for window in of_log
         )
         most = min(_MOST_SPLIT, self.max_bytes // self.readers)
         size = max(_LEAST_SPLIT, min(most, total // (self.readers * _SPLITS_A_READER)))

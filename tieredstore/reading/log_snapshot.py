@@ -29,6 +29,10 @@ class LogSnapshot:
     problems: tuple[str, ...] = ()
     unreadable: tuple[Problem, ...] = ()
 
+    def bytes_between(self, where: TopicPartition, start: int, stop: int) -> int:
+        """Estimate the bytes of a partition's log between two offsets (``stop`` is exclusive)."""
+        return self.logs[where].bytes_between(start, stop)
+
     def check_selected(self, query: LogQuery, source: SegmentSource) -> None:
         """Raise ResourceNotFoundError if a topic or partition that the query names does not exist.
 

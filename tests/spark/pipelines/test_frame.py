@@ -166,8 +166,8 @@ def test_an_unreadable_record_stops_only_its_partition(kept: Kept, monkeypatch: 
 
     monkeypatch.setattr(FrameJob, "rows", rows)
     kept.write(20)
-    frame = {"frame": named(pipeline_frames.evens), "max__file__records": "5"}
-    with closing(Driven(kept, **frame)) as driven, pytest.raises(TieredStoreError, match="offset 10 is damaged"):
+    driven = Driven(kept, frame=named(pipeline_frames.evens), max__file__records="5")
+    with closing(driven), pytest.raises(TieredStoreError, match="offset 10 is damaged"):
         driven.write()
     assert kept.offsets() == {(TOPIC, 0): list(range(10)), (TOPIC, 1): list(range(20))}
     assert not list(kept.store.abandoned_writes(ROOT))
