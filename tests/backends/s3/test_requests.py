@@ -161,7 +161,8 @@ def test_connections_are_used_again(minio: S3Server, bucket: str) -> None:
                 store.get("object", 1, 2 * MIB)
                 store.get_into("object", 1, bytearray(MIB))
                 store.head("object")
-            assert proxy.connections == 1
+            broken_off = sum(seen.status is None for seen in proxy.seen[:-1])
+            assert proxy.connections == 1 + broken_off
 
 
 # Bulk deletes

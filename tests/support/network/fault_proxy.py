@@ -90,6 +90,8 @@ class Seen:
     method: str
     path: str
     headers: Mapping[str, str]
+    client: object
+    """The client's end of the connection."""
     body_size: int = 0
     status: int | None = None
 
@@ -127,8 +129,8 @@ class FaultProxy(RunningServer):
 
     @property
     def connections(self) -> int:
-        """Number of connections that clients have opened."""
-        return self._server.connections
+        """Number of connections that brought a request."""
+        return len({seen.client for seen in self.seen})
 
     def plan(
         self,
@@ -203,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _proxied(self) -> None:
         proxy = self.server.proxy
         # Record the request before answering, because a test that has the answer must find it here.
-        self.asked = Seen(self.command, self.path, dict(self.headers))
+        self.asked = Seen(self.command, self.path, dict(self.headers), self.client_address)
         proxy.seen.append(self.asked)
         try:
             self._do(proxy.fault_for(self.command, self.path))

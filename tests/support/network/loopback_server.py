@@ -18,8 +18,6 @@ class LoopbackServer(socketserver.ThreadingTCPServer):
     block_on_close = True
 
     def __init__(self, handler: type[socketserver.BaseRequestHandler]) -> None:
-        self.connections = 0
-        """Number of connections accepted."""
         self._open: set[socket.socket] = set()
         super().__init__(("127.0.0.1", 0), handler)
 
@@ -31,7 +29,6 @@ class LoopbackServer(socketserver.ThreadingTCPServer):
     def process_request(self, request: object, client_address: object) -> None:
         if isinstance(request, socket.socket):
             self._open.add(request)
-            self.connections += 1
             super().process_request(request, client_address)
 
     def shutdown_request(self, request: object) -> None:
