@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -305,6 +307,22 @@ def test_a_cut_in_a_file_is_never_replaced(tmp_path: Path, moment: str, sentence
     words = ["orders", "--store", bucket.root, "--bootstrap-server", "localhost:1", "--to", moment, "--cut-file", path]
     tieredstore("restore", "produce", *words).fails(2, sentence)
     assert TimeCut.read(path) == TimeCut(70, ())
+
+
+def test_a_cut_is_written_to_a_pipe_or_a_device(tmp_path: Path) -> None:
+    with closing(Bucket(tmp_path)) as bucket:
+        bucket.write(10)
+    words = ["orders", "--store", bucket.root, "--bootstrap-server", "localhost:1", "--to", "@70"]
+    more = ["--cut-file", "/dev/null", "--create-with", tmp_path / "none"]
+    tieredstore("restore", "produce", *words, *more).fails(2, "the restore of orders-0 ends before", f"{tmp_path}/none")
+    assert Path("/dev/null").is_char_device()
+    os.mkfifo(path := tmp_path / "pipe")
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(path.read_bytes)
+        TimeCut(70, ()).write(path)
+        (tmp_path / "cut.json").write_bytes(written.result())
+    assert path.is_fifo()
+    assert TimeCut.read(tmp_path / "cut.json") == TimeCut(70, ())
 
 
 @pytest.mark.parametrize(

@@ -209,15 +209,14 @@ def _ids(topics: Mapping[str, str], topic_ids: Sequence[str]) -> Mapping[str, Uu
 
 def _cut(source: BucketTopics, moment: AtTime | None, file: Path | None) -> TimeCut | None:
     """Read the cut (where a restore to a time stops) from ``file``. If there is no such file yet, find the cut for
-    ``moment``, and write it to ``file``: a repeated command, and other runs, then end at the same offsets."""
+    ``moment``, and write it to ``file``: a repeated command, and other runs, then end at the same offsets.
+
+    With ``moment``, never read a pipe or a device."""
     from tieredstore.restore.produce.time_cut import TimeCut
 
-    try:
-        cut = None if file is None else TimeCut.read(file)
-    except ResourceNotFoundError:
-        if moment is None:
-            raise
-        cut = None
+    cut = None
+    if file is not None and (moment is None or file.is_file()):
+        cut = TimeCut.read(file)
     if cut is not None and moment is not None and cut.time_ms != moment.timestamp_ms:
         raise ConfigError(f"{file} has the end offsets of another time: leave out --to, or name another --cut-file")
     if cut is not None or moment is None:

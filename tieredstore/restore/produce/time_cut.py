@@ -102,10 +102,15 @@ class TimeCut:
         return {where: known[where] for where in partitions}
 
     def write(self, path: Path) -> None:
-        """Write the cut to a file. Raise ConfigError if the file cannot be written."""
+        """Write the cut to a pipe, a device or a file. A file appears only when it is complete. Raise ConfigError if
+        ``path`` cannot be written."""
+        body = RESTORE_CUT.to_bytes(asdict(self), indent=2)
         try:
+            if path.exists() and not path.is_file():
+                path.write_bytes(body)
+                return
             with whole_file(path) as file:
-                file.write(RESTORE_CUT.to_bytes(asdict(self), indent=2))
+                file.write(body)
         except OSError as error:
             raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
 
