@@ -9,6 +9,7 @@ import os
 import random
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -374,6 +375,7 @@ class Cluster:
         self.now_s = 0.0
         self.cut_off = PLACES[0]
         self.claimed = claimed
+        self.asked: Counter[Place] = Counter()
         self.has_topic = PLACES[0]
         topics = topics_on(bootstrap=",".join(f"{host}:{port}" for host, port in PLACES))
         settings = topics.settings.section(BatchClientSettings)
@@ -407,6 +409,7 @@ class _Link(BrokerLink):
 
     async def ask(self, request: Request, timeout_s: float) -> Response:
         assert timeout_s > 0
+        self.cluster.asked[self.place] += 1
         if self.place == self.cluster.claimed:
             raise BrokerUnavailableError("it was killed")
         is_cut_off = self.place == self.cluster.cut_off
@@ -442,3 +445,15 @@ def test_who_is_cut_off_and_names_a_killed_broker_is_not_the_only_one_asked(seed
         cluster.now_s += 10.0
         cluster.brokers.drop(_Link(place, cluster), "it was slow once")
     assert cluster.sends(20)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_dead_broker_is_asked_no_more_often_than_the_others(seed: int) -> None:
+    random.seed(seed)
+    cluster = Cluster(claimed=PLACES[1])
+    cluster.has_topic = PLACES[2]
+    for _ in range(30):
+        cluster.now_s += 1.0
+        cluster.brokers.mark_stale()
+        asyncio.run(cluster.brokers.link())
+    assert max(cluster.asked.values()) <= 11

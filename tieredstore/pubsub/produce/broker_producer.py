@@ -188,7 +188,7 @@ class _Pause:
     until_s: float = 0.0
     seconds: float = 0.0
     last_s: float = 0.0
-    """When the broker last failed, or answered a metadata request."""
+    """When the broker last failed, or was last asked for metadata."""
 
 
 class TopicBrokers:
@@ -291,15 +291,20 @@ class TopicBrokers:
                 raise self._failure[1]  # the metadata request of another Message has just failed
             seeds = random.sample(self._seeds, len(self._seeds))
             error: TieredStoreError | None = None
+            asked: list[Place] = []
             # Ask in turn, because the metadata of a broker that is cut off from the others stays out of date: it may
             # name the broker itself, or one that was killed. Ask brokers that failed recently last.
             for place in sorted(dict.fromkeys([*self._brokers, *seeds]), key=self._last_s):
+                asked.insert(0, place)
                 try:
                     self._brokers = await self._ask(place)
                 except BrokerUnavailableError as failure:
                     error = failure
                 else:
-                    self._pauses.setdefault(place, _Pause()).last_s = self._monotonic()
+                    # A broker without an answer goes behind this one. A dead broker would otherwise cost each request
+                    # the timeout of a connection.
+                    for each in asked:
+                        self._pauses.setdefault(each, _Pause()).last_s = self._monotonic()
                     # If the topic has no broker yet, request its metadata again soon, because a governor will assign
                     # one.
                     self._asked_s = self._monotonic() - (0.0 if self._brokers else _STALE_S - _MOST_REST_S / 10)
