@@ -309,6 +309,15 @@ def test_a_cut_in_a_file_is_never_replaced(tmp_path: Path, moment: str, sentence
     assert TimeCut.read(path) == TimeCut(70, ())
 
 
+def test_a_repeated_command_ends_at_the_cut_in_the_file_and_says_where(tmp_path: Path) -> None:
+    with closing(Bucket(tmp_path)) as bucket:
+        words = ["orders", "--store", bucket.root, "--bootstrap-server", "localhost:1", "--to", "@9999999999999"]
+        more = ["--cut-file", tmp_path / "cut.json", "--create-with", tmp_path / "none"]
+        for _ in range(2):
+            bucket.write(10)
+            tieredstore("restore", "produce", *words, *more).fails(2, "the restore of orders-0 ends before 10\n")
+
+
 def test_a_cut_is_written_to_a_pipe_or_a_device(tmp_path: Path) -> None:
     with closing(Bucket(tmp_path)) as bucket:
         bucket.write(10)

@@ -214,17 +214,19 @@ def _cut(source: BucketTopics, moment: AtTime | None, file: Path | None) -> Time
     With ``moment``, never read a pipe or a device."""
     from tieredstore.restore.produce.time_cut import TimeCut
 
-    cut = None
-    if file is not None and (moment is None or file.is_file()):
-        cut = TimeCut.read(file)
-    if cut is not None and moment is not None and cut.time_ms != moment.timestamp_ms:
-        raise ConfigError(f"{file} has the end offsets of another time: leave out --to, or name another --cut-file")
-    if cut is not None or moment is None:
+    cut = TimeCut.read(file) if file is not None and (moment is None or file.is_file()) else None
+    if moment is None:
         return cut
-    cut = source.find_cut(moment.timestamp_ms)
-    if file is not None:
-        cut.write(file)
+    if cut is None:
+        cut = source.find_cut(moment.timestamp_ms)
+        if file is not None:
+            cut.write(file)
+    elif cut.time_ms != moment.timestamp_ms:
+        raise ConfigError(f"{file} has the end offsets of another time: leave out --to, or name another --cut-file")
+    topics = source.topic_ids
     for each in cut.partitions:
+        if each.topic not in topics:
+            continue  # the file was written for more topics
         notes = [
             f"{count} {words}"
             for count, words in (
