@@ -254,7 +254,9 @@ def test_a_partition_that_could_not_be_given_up_is_given_up_later(moment: Moment
     members.clock.sleep(5)
     with pytest.raises(StoreUnavailableError):
         first.tick()
+    assert len(first.claims()) == PARTITIONS - 1  # another member may own the partition now
     members.pass_time(20, first, second)
+    assert [len(owned) for owned in owned_by(first, second)] == [2, 2]
     assert sorted([*first.claims(), *second.claims()]) == [0, 1, 2, 3]
     first.leave()
     second.leave()
@@ -271,3 +273,18 @@ def test_a_partition_that_was_taken_without_an_answer_is_given_up(members: Membe
     assert owned_by(first, second) == [[1, 3], [0, 2]]
     first.leave()
     second.leave()
+
+
+def test_a_partition_that_was_given_up_without_an_answer_is_taken_again(members: Members) -> None:
+    store = ScriptedStore(members.store)
+    first, second = members.join(store), members.join()
+    first.tick()
+    second.tick()
+    store.on("replace", "*/partitions/*", StoreUnavailableError("away"), moment="after", times=1)
+    members.clock.sleep(5)
+    with pytest.raises(StoreUnavailableError):
+        first.tick()
+    second.leave()
+    members.pass_time(10, first)
+    first.commit(dict.fromkeys(range(PARTITIONS), Position(1)))
+    first.leave()

@@ -77,7 +77,8 @@ class StoreGroup(GroupMember):
         self._beat_s = beat_s
         self._patience_s = patience_s
         self._owned: dict[int, _Owned] = {}
-        # Partitions that this member has begun to take. After a lost answer, a partition may be its own in the store.
+        # Partitions that this member has begun to take, and has not given up. After a lost answer, such a partition may
+        # belong to this member in the store alone.
         self._begun: set[int] = set()
         self._version = 0
         # For each other member: the number of its last heartbeat, and the time at which this member first saw that
@@ -114,12 +115,12 @@ class StoreGroup(GroupMember):
         self._ticked_s = now_s
         for partition in range(self._partitions()):
             is_own = members[partition % len(members)] == self.member
-            if partition not in self._owned and (is_own or partition in self._begun):
+            if is_own and partition not in self._owned:
                 self._begun.add(partition)
                 self._take(partition, members)
-                self._begun.discard(partition)
-            elif not is_own and partition in self._owned:
+            elif not is_own and partition in self._begun:
                 self._give_up(partition)
+                self._begun.discard(partition)
 
     def commit(self, positions: dict[int, Position]) -> None:
         """Commit the positions, one partition at a time.
@@ -233,17 +234,21 @@ class StoreGroup(GroupMember):
         self._owned[partition] = owned
         self._version += 1
 
-    def _drop(self, partition: int) -> None:
+    def _drop(self, partition: int) -> _Owned | None:
         self._version += 1
-        del self._owned[partition]
+        return self._owned.pop(partition, None)
 
     def _give_up(self, partition: int) -> None:
-        # Drop the partition only after the write. Without the write, no other member takes it from a living owner, so
-        # after an error the next tick gives it up again.
-        owned = self._owned[partition]
+        # Drop the partition before the write, because after a lost answer another member may take it at once. After an
+        # error the next tick gives it up again, because no other member takes a partition from a living owner.
+        owned = self._drop(partition)
+        if owned is None:
+            stored = self._read_state(partition)
+            if stored is None or stored[0].owner != self.member:
+                return
+            owned = _Owned(stored[0].generation or 0, stored[0].position, stored[1])
         with contextlib.suppress(FencedError):  # another member has already taken the partition
             self._write(partition, owned, owned.position, None)
-            self._drop(partition)
 
     def _write(self, partition: int, owned: _Owned, position: Position | None, owner: str | None) -> None:
         key = self._partition_key(partition)
