@@ -346,6 +346,28 @@ def test_who_waits_for_room_is_not_taken_for_slow_and_has_open_batches_written()
         assert [client.answer().code for _ in range(4)] == [Code.OK] * 4
 
 
+def test_a_request_that_needs_more_room_than_a_write_frees_has_the_other_batches_written() -> None:
+    may = threading.Event()
+    store = ScriptedStore(MemoryObjectStore()).on("put", "??/*", lambda _: may.wait(LONG_S))
+    limits = {"batch_ms": "600000", "batch_bytes": "4200000", "broker_buffer_bytes": str(16 * MIB)}
+    topics = fresh(store, 1, compression="none", **limits)
+    large = 4_190_000  # does not fit a batch together with the first Message
+    messages = [("orders", 20_000), ("orders", large), ("a", large), ("b", large), ("c", 100_000), ("orders", large)]
+    for name in "abc":
+        topics.create(name)
+    with running_broker(topics) as running, PacketClient(running.place) as client:
+        client.socket.settimeout(LONG_S)
+        frames = [
+            request_bytes(Request(5, number, write_of(message_of([bytes(size)], number), topic)))
+            for number, (topic, size) in enumerate(messages)
+        ]
+        threading.Thread(target=_send_quietly, args=(client, b"".join(frames)), daemon=True).start()
+        running.until(partial(has_taken, running, sum(size for _, size in messages[:5])))
+        running.until(lambda: running.broker.room.waiting == 1)
+        may.set()
+        assert [client.answer().code for _ in range(5)] == [Code.OK] * 5
+
+
 def test_a_read_of_more_than_a_packet_holds_is_refused() -> None:
     topics = fresh(broker_serve_reads="true")
     with running_broker(topics) as running, PacketClient(running.place) as client:
