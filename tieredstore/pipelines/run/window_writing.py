@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 UNREADABLE: Final = (*problems.UNREADABLE, DataLossError)
 """Errors about lost, corrupt or archived records, and records without their key. A retry does not help, so the pipeline
-commits all records before the first such record, and stops.
+commits each partition's records before the first such record, and then stops.
 """
 
 _QUARANTINE_SCHEMA: Final = pa.schema([*ENVELOPE, pa.field("reason", pa.string())])
@@ -85,7 +85,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Prepared offset windows to commit, and the error to raise after that commit."""
+    """Prepared offset windows to commit, and the error about the first unreadable offset."""
 
     written: Sequence[Written]
     failure: TieredStoreError | None = None
