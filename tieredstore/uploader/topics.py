@@ -112,7 +112,10 @@ class TopicAdvice:
         except TieredStoreError as error:
             if error.retryable:
                 raise
-            _logger.warning("topics' settings are unavailable, so compacted or tiered ones may be shipped: %s", error)
+            _logger.warning(
+                "topics' settings are unavailable; known ones hold, others are shipped even if compacted or tiered: %s",
+                error,
+            )
             answers = dict.fromkeys(wanted)
         refused_before = set(self.refused)
         unknown, has_news = list[str](), False
