@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import mmap
 import struct
 import zlib
@@ -15,12 +16,14 @@ from hypothesis import strategies as st
 from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment
 from tieredstore.errors import BatchCorruptError
 from tieredstore.kafka.batches import (
+    FRAME_SIZE,
     BatchHeader,
     CompressionType,
     TimestampType,
     first_batch_compression,
     first_batch_size,
     read_batch_headers,
+    read_first_compression,
     walk_batch_headers,
 )
 from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker
@@ -125,6 +128,12 @@ def test_a_damaged_old_message_fails_its_crc(magic: int) -> None:
     with pytest.raises(BatchCorruptError, match="damaged"):
         list(read_batch_headers(batch, check_crc=True))
     assert first_batch_compression(batch) is None
+
+
+def test_a_first_batch_that_claims_more_than_the_log_is_not_read() -> None:
+    log = io.BytesIO(bytes(8) + b"\x7f\xff\xff\xff" + bytes(1000))
+    assert read_first_compression(log.read, 1012) is None
+    assert log.tell() == FRAME_SIZE
 
 
 @pytest.mark.parametrize("magic", [0, 1])

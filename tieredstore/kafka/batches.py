@@ -217,8 +217,11 @@ def first_batch_size(head: Buffer) -> int | None:
 def read_first_compression(read: Callable[[int], bytes], size: int) -> CompressionType | None:
     """Read the first batch of a log of ``size`` bytes, and return what :func:`first_batch_compression` returns."""
     head = read(FRAME_SIZE)
-    head += read(max(0, min(first_batch_size(head) or 0, size) - len(head)))
-    return first_batch_compression(head)
+    batch_size = first_batch_size(head)
+    # Do not read the whole log into memory for a damaged length.
+    if batch_size is None or batch_size > size:
+        return None
+    return first_batch_compression(head + read(batch_size - len(head)))
 
 
 def first_batch_compression(head: Buffer) -> CompressionType | None:
