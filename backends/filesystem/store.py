@@ -108,8 +108,9 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
                 self._fill(draft, key, parts)
                 self._place(draft, key, check, if_absent=if_absent)
             except PreconditionFailedError:
-                # Sync, because the writer that took the key may have been killed before its own sync.
-                with self._writing(key):
+                # Sync, because the writer that took the key may have been killed before its own sync. If this fails,
+                # still raise the refusal: after another error, callers delete the object as if they had written it.
+                with suppress(TieredStoreError), self._writing(key):
                     draft.folder.sync()
                 raise
 

@@ -184,6 +184,19 @@ def test_a_put_is_durable_before_it_is_seen_and_before_it_returns(
     assert steps == [f"sync {tmp_path / 'a/b'}"]
 
 
+def test_a_refused_write_stays_refused_if_its_sync_fails(
+    store: FilesystemObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    store.put("a/object", b"data")
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(PreconditionFailedError):
+        store.put("a/object", b"new", if_absent=True)
+    assert store.get("a/object") == b"data"
+
+
 @pytest.mark.parametrize(
     ("number", "kind", "said"),
     [
