@@ -161,8 +161,8 @@ class PipelineMachine(RuleBasedStateMachine):
     def work_in_trouble(
         self, number: int, what: What, trouble: str, moment: str, after: int, times: list[int], others: str, drops: bool
     ) -> None:
-        """Let a process work. At one operation it dies, fails or sleeps; meanwhile the other process works. With
-        ``drops``, the store then drops the uploads of the last entry, as a rule of a bucket does.
+        """Let a process work. At one operation, it dies, fails or sleeps. While it sleeps, the other process works.
+        With ``drops``, the store then drops the uploads of the last entry, as a rule of a bucket does.
         """
 
         def sleep() -> None:

@@ -132,7 +132,7 @@ class Planner:
             return windows
         readable, failures = self._skip_unreadable(snapshot, positions, windows)
         if failures and not readable and not is_last:
-            # The error ends the run, so first write what is not due yet.
+            # The error will end the run. Before that, write also what is not due yet.
             return self.find_due(snapshot, positions, is_last=True)
         self.tell(failures, readable)
         return readable
