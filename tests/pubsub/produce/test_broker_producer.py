@@ -10,7 +10,7 @@ import random
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -384,6 +384,12 @@ class Cluster:
     async def open_link(self, place: Place) -> BrokerLink:
         return _Link(place, self)
 
+    def fail(self, places: Sequence[Place]) -> None:
+        """Let these brokers fail, one after the other."""
+        for place in places:
+            self.now_s += 10.0
+            self.brokers.drop(_Link(place, self), "it was away some time ago")
+
     def sends(self, tries: int) -> bool:
         """Return True if a Message reaches the broker with the topic."""
         for _ in range(tries):
@@ -426,9 +432,7 @@ class _Link(BrokerLink):
 def test_who_is_cut_off_is_left_though_all_have_failed_before(seed: int) -> None:
     random.seed(seed)
     cluster = Cluster()
-    for place in PLACES[1:]:
-        cluster.now_s += 10.0
-        cluster.brokers.drop(_Link(place, cluster), "it was killed some time ago")
+    cluster.fail(PLACES[1:])
     cluster.brokers._brokers = {PLACES[0]: ""}
     cluster.has_topic = PLACES[2]
     assert cluster.sends(20)
@@ -441,9 +445,7 @@ def test_who_is_cut_off_and_names_a_killed_broker_is_not_the_only_one_asked(seed
     random.seed(seed)
     cluster = Cluster(claimed=PLACES[1])
     cluster.has_topic = PLACES[2]
-    for place in PLACES[2:]:
-        cluster.now_s += 10.0
-        cluster.brokers.drop(_Link(place, cluster), "it was slow once")
+    cluster.fail(PLACES[2:])
     assert cluster.sends(20)
 
 

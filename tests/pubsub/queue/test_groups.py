@@ -244,8 +244,8 @@ def test_a_member_whose_joining_was_not_answered_joins(members: Members) -> None
     member.leave()
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_partition_that_could_not_be_given_up_is_given_up_later(moment: Moment, members: Members) -> None:
+def fail_to_give_up(members: Members, moment: Moment) -> tuple[StoreGroup, StoreGroup]:
+    """Return a first member whose write to give up a partition fails, and the second member."""
     store = ScriptedStore(members.store)
     first, second = members.join(store), members.join()
     first.tick()
@@ -254,6 +254,12 @@ def test_a_partition_that_could_not_be_given_up_is_given_up_later(moment: Moment
     members.clock.sleep(5)
     with pytest.raises(StoreUnavailableError):
         first.tick()
+    return first, second
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_partition_that_could_not_be_given_up_is_given_up_later(moment: Moment, members: Members) -> None:
+    first, second = fail_to_give_up(members, moment)
     assert len(first.claims()) == PARTITIONS - 1  # another member may own the partition now
     members.pass_time(20, first, second)
     assert [len(owned) for owned in owned_by(first, second)] == [2, 2]
@@ -276,14 +282,7 @@ def test_a_partition_that_was_taken_without_an_answer_is_given_up(members: Membe
 
 
 def test_a_partition_that_was_given_up_without_an_answer_is_taken_again(members: Members) -> None:
-    store = ScriptedStore(members.store)
-    first, second = members.join(store), members.join()
-    first.tick()
-    second.tick()
-    store.on("replace", "*/partitions/*", StoreUnavailableError("away"), moment="after", times=1)
-    members.clock.sleep(5)
-    with pytest.raises(StoreUnavailableError):
-        first.tick()
+    first, second = fail_to_give_up(members, "after")
     second.leave()
     members.pass_time(10, first)
     first.commit(dict.fromkeys(range(PARTITIONS), Position(1)))
