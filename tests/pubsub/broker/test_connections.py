@@ -4,6 +4,7 @@ Good clients are served throughout.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
@@ -211,6 +212,22 @@ def test_messages_that_never_come_whole_take_the_buffer_and_give_it_back() -> No
         with PacketClient(running.place) as good:
             assert good.ask(write_of(message_of([GOOD]))).code.name == "OK"
         running.until(lambda: (room.taken, room.waiting) == (0, 0))
+
+
+@pytest.mark.parametrize("how", ["drain", "abandon"])
+def test_a_connection_that_is_accepted_while_the_broker_ends_is_closed(how: str) -> None:
+    with running_broker(fresh()) as running:
+
+        async def ending() -> PacketClient:
+            client = PacketClient(running.place)
+            await asyncio.sleep(0)  # the loop sees the connection
+            await asyncio.sleep(0)  # the loop accepts it, and would set it up after the next line
+            await (running.broker.abandon() if how == "abandon" else running.broker.drain(LONG_S))
+            return client
+
+        with running.call(ending()) as client:
+            client.socket.settimeout(5)
+            assert client.ended()
 
 
 def test_who_waits_is_served_in_order_and_a_large_one_is_not_passed_by() -> None:

@@ -76,18 +76,11 @@ class RunningBroker:
         """Stop as by kill -9: clients see their connections end, without answers to pending requests."""
         if not self.is_gone:
             self.is_gone = True
-            self.call(self._kill())
+            self.call(self.broker.abandon())
             self._end()
-
-    async def _kill(self) -> None:
-        self.broker.abandon()
 
     def _end(self) -> None:
         async def settled() -> None:
-            # Let tasks of new connections start first, because a task that is cancelled before its start would never
-            # close its socket.
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
             others = asyncio.all_tasks() - {asyncio.current_task()}
             for task in others:
                 task.cancel()

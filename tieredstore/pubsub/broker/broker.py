@@ -194,7 +194,7 @@ class Broker:
 
     async def drain(self, seconds: float) -> None:
         """Stop listening, store and answer Messages for at most ``seconds``, then close all connections."""
-        self._stop_listening()
+        await self._stop_listening()
         for connection in self._connections:
             connection.stop_reading()
         with contextlib.suppress(TimeoutError):
@@ -208,11 +208,11 @@ class Broker:
             self._all_gone.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_gone.wait(), _LAST_WORDS_S)
-        self.abandon()
+        await self.abandon()
 
-    def abandon(self) -> None:
+    async def abandon(self) -> None:
         """Close all connections at once. Messages that are not stored yet are lost, and get no answer."""
-        self._stop_listening()
+        await self._stop_listening()
         for connection in list(self._connections):
             connection.abort()
         for task in self._tasks:
@@ -222,9 +222,14 @@ class Broker:
             pool.shutdown(wait=False, cancel_futures=True)
         self._forget_counts()
 
-    def _stop_listening(self) -> None:
+    async def _stop_listening(self) -> None:
         self._is_ending = True
         if self._serving is not None:
+            for listening in self._serving.server.sockets:
+                asyncio.get_running_loop().remove_reader(listening.fileno())
+            # A connection gets its transport one iteration after it was accepted. If the server is closed in between,
+            # asyncio (3.11) never closes the connection.
+            await asyncio.sleep(0)
             self._serving.server.close()
         if self.handshakes is not None:
             self.handshakes.close()
