@@ -20,12 +20,11 @@ from tests.support.simulated_time import SimulatedClock
 from tests.support.stores.doubles import Moment, ScriptedStore
 from tieredstore.backends.registry import store_from_settings
 from tieredstore.config import Settings
-from tieredstore.consumer.assembly import Makers
+from tieredstore.consumer.assembly import Makers, Measures
 from tieredstore.consumer.core import Core
 from tieredstore.consumer.live_side import LiveSide
 from tieredstore.consumer.lookups import Lookups
 from tieredstore.consumer.loss_policy import LossPolicy
-from tieredstore.consumer.measures import Measures
 from tieredstore.consumer.partition import Partition
 from tieredstore.consumer.settings import parse_settings
 from tieredstore.errors import BrokerUnavailableError, StoreUnavailableError

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Metric
 
 from tests.support.deployment.dashboards import DASHBOARDS, RULES, document_of, metrics_of, queries_of
-from tieredstore.consumer.measures import CONSUMERS, Measures
+from tieredstore.consumer.assembly import CONSUMERS, Measures
 from tieredstore.metrics.counting import CHUNK_CACHE, COUNTERS, FETCH, HISTOGRAMS, Snapshots
 from tieredstore.pipelines.run.progress import Counts as PipelineCounts
 from tieredstore.pipelines.run.progress import CountsCollector as PipelinesCollector

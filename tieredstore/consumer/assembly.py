@@ -1,4 +1,7 @@
-"""The parts of a consumer: this module creates them, connects them with each other, and closes them."""
+"""The parts of a consumer: this module creates them, connects them with each other, measures and closes them.
+
+docs/reference/metrics.md lists the metrics.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.consumer.client import MemberClient
 from tieredstore.consumer.core import Core
@@ -16,12 +19,12 @@ from tieredstore.consumer.group import Commits, Group
 from tieredstore.consumer.live_side import LiveSide
 from tieredstore.consumer.lookups import Lookups
 from tieredstore.consumer.loss_policy import LossPolicy
-from tieredstore.consumer.measures import CONSUMERS, Measures
 from tieredstore.consumer.offset_queries import OffsetQueries
 from tieredstore.consumer.partition import Bucket, Failed, Partition
 from tieredstore.consumer.streams import StoredStreams
 from tieredstore.live import LiveCluster
 from tieredstore.live.properties import shared_properties
+from tieredstore.metrics.counting import Snapshots
 from tieredstore.remote import RemoteStorageManager
 
 if TYPE_CHECKING:
@@ -53,6 +56,35 @@ class Makers:
     closing_s: float = 8.0
     """Seconds that ``close`` waits for threads that are calling the store or the broker. After that, it leaves the
     threads running."""
+
+
+_LEVELS: Final = ("queued_bytes", "lag_records", "lag_seconds", "lag_records_max", "lag_seconds_max")
+
+CONSUMERS: Final = Snapshots("tieredstore_consumer", levels=_LEVELS)
+"""The summed measures of all consumers of this process."""
+
+
+@dataclass(slots=True)
+class Measures:
+    """The counters of one consumer. ``levels`` returns the current gauge values."""
+
+    levels: Callable[[], Mapping[str, float]]
+    records: dict[str, int] = field(default_factory=lambda: {"bucket": 0, "broker": 0})
+    byte_counts: dict[str, int] = field(default_factory=lambda: {"bucket": 0, "broker": 0})
+    side_changes: int = 0
+    lost_offsets: int = 0
+    resets: int = 0
+
+    def snapshot(self) -> dict[str, float]:
+        """Return the value of each metric by name."""
+        return {
+            **{f"{source}_records": count for source, count in self.records.items()},
+            **{f"{source}_record_bytes": count for source, count in self.byte_counts.items()},
+            "side_changes": self.side_changes,
+            "lost_offsets": self.lost_offsets,
+            "resets": self.resets,
+            **self.levels(),
+        }
 
 
 class Parts:

@@ -22,8 +22,8 @@ from tieredstore.live.messages import MessageColumns, headers_size
 from tieredstore.partitions.position import Position
 
 if TYPE_CHECKING:
+    from tieredstore.consumer.assembly import Measures
     from tieredstore.consumer.core import Core
-    from tieredstore.consumer.measures import Measures
     from tieredstore.model import TopicPartition
 
 # Passed to ``map``, which takes a third of the time of a Python loop.

@@ -15,7 +15,7 @@ from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.process.log_once import LogOnce
 
 if TYPE_CHECKING:
-    from tieredstore.consumer.measures import Measures
+    from tieredstore.consumer.assembly import Measures
     from tieredstore.consumer.settings import ConsumerSettings
 
 _logger: Final = logging.getLogger(__name__)
