@@ -12,7 +12,7 @@ import pytest
 from tests.support.uploader.uploader_disk import BrokerDisk, extents, run_once
 from tests.support.waiting import wait_until
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.uploader.page_cache import cache_as_it_was, list_uncached
+from tieredstore.uploader.segment import cache_as_it_was, list_uncached
 
 MIB = 1 << 20
 

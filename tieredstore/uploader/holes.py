@@ -20,9 +20,8 @@ from tieredstore.kafka.held_segment import describe_open
 from tieredstore.kafka.logdir import LogSegment, discover_deleted
 from tieredstore.model import TopicIdPartition
 from tieredstore.process.stopping import nothing_under_way
-from tieredstore.uploader.page_cache import cache_as_it_was
 from tieredstore.uploader.partition import Partition, Role
-from tieredstore.uploader.segment import Segment, is_stub
+from tieredstore.uploader.segment import Segment, cache_as_it_was, is_stub
 from tieredstore.uploader.settled import high_watermarks, is_compacted
 from tieredstore.uploader.shipping import DISK_TRIES, PASSING, Uploads
 from tieredstore.uploader.target import Target

@@ -35,9 +35,8 @@ from tieredstore.limits import MAX_INT64
 from tieredstore.model import LogSegmentData, Uuid, human_bytes
 from tieredstore.process.stopping import nothing_under_way
 from tieredstore.uploader.metrics import Counts
-from tieredstore.uploader.page_cache import cache_as_it_was
 from tieredstore.uploader.partition import Partition
-from tieredstore.uploader.segment import Segment
+from tieredstore.uploader.segment import Segment, cache_as_it_was
 from tieredstore.uploader.settled import Standing, is_compacted
 from tieredstore.uploader.target import Target
 from tieredstore.uploader.tries import Tries, TryLimit
