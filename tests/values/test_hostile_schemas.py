@@ -27,7 +27,7 @@ from tests.support.records.protobuf_messages import doubling_set
 from tests.support.network.schema_registry_server import framed
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.files.columns import OfRegistry
-from tieredstore.pipelines.files.container_formats import Parquet
+from tieredstore.pipelines.files.formats import Parquet
 from tieredstore.values import Avro
 from tieredstore.values.avro import AvroData
 from tieredstore.values.protobuf import Protobuf

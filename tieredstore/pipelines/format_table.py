@@ -14,7 +14,7 @@ from tieredstore.config.named_class import import_class
 from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.pipelines.config.secor import WRITERS, delimiter_bytes
 from tieredstore.pipelines.files.columns import OfOneSchema, OfRegistry
-from tieredstore.pipelines.files.container_formats import AvroContainer, Orc, Parquet
+from tieredstore.pipelines.files.formats import AvroContainer, Orc, Parquet, Text
 from tieredstore.pipelines.files.reading import (
     avro_records,
     orc_records,
@@ -24,7 +24,6 @@ from tieredstore.pipelines.files.reading import (
 )
 from tieredstore.pipelines.files.sequencefile import MAGIC as SEQUENCE_FILE
 from tieredstore.pipelines.files.sequencefile import SequenceFile
-from tieredstore.pipelines.files.text_format import Text
 from tieredstore.pipelines.parser_table import partition_names
 from tieredstore.pipelines.writers import ENVELOPE, Format, JsonLines
 

@@ -19,7 +19,7 @@ from tieredstore.model import Uuid
 from tieredstore.partitions.selections import Subscribe, SubscribePattern, is_selected, select_topics
 from tieredstore.pipelines import pipeline_from
 from tieredstore.pipelines.config.settings import own_properties
-from tieredstore.pipelines.files.text_format import Text
+from tieredstore.pipelines.files.formats import Text
 from tieredstore.pipelines.filing.schemas import REGISTRY_NAMES
 from tieredstore.pipelines.format_table import format_of
 from tieredstore.pipelines.log.commit_log import CommitLog, LogState, Progress

@@ -24,7 +24,7 @@ from tests.support.records.protobuf_messages import EVENT, descriptor_set, event
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, RegistryUnavailableError
 from tieredstore.pipelines.files.columns import Columns, FrameColumns, OfOneSchema, OfRegistry
-from tieredstore.pipelines.files.container_formats import AvroContainer, Orc, Parquet
+from tieredstore.pipelines.files.formats import AvroContainer, Orc, Parquet
 from tieredstore.pipelines.filing.naming import Naming, Places
 from tieredstore.pipelines.filing.schemas import Schemas
 from tieredstore.pipelines.format_table import format_of

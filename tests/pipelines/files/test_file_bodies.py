@@ -18,10 +18,9 @@ from tieredstore.backends.contract.bodies import open_body
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreError, StoreUnavailableError
 from tieredstore.pipelines.files import file_bodies
-from tieredstore.pipelines.files.container_formats import AvroContainer, Orc, Parquet
 from tieredstore.pipelines.files.file_bodies import Bodies, FileBody, Memory
+from tieredstore.pipelines.files.formats import AvroContainer, Orc, Parquet, Text
 from tieredstore.pipelines.files.sequencefile import SequenceFile
-from tieredstore.pipelines.files.text_format import Text
 from tieredstore.pipelines.filing.naming import Naming, Places
 from tieredstore.pipelines.parsers import OffsetParser
 from tieredstore.pipelines.run.window_writing import Recipe, write_window

@@ -22,8 +22,7 @@ from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed, pipelin
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptDataError, ObjectNotFoundError
-from tieredstore.pipelines.files.container_formats import Parquet
-from tieredstore.pipelines.files.text_format import Text
+from tieredstore.pipelines.files.formats import Parquet, Text
 from tieredstore.pipelines.filing.naming import Naming, Places
 from tieredstore.pipelines.format_table import read_output
 from tieredstore.pipelines.log.entries import BatchWindow

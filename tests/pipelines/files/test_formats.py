@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.pipelines.files.test_files import ROWS, batch, read, write
 from tests.support.pipelines.pipeline_runs import pipeline_of, texts
 from tieredstore.errors import ConfigError, CorruptDataError
-from tieredstore.pipelines.files.container_formats import AvroContainer, Orc, Parquet
+from tieredstore.pipelines.files.formats import AvroContainer, Orc, Parquet, Text
 from tieredstore.pipelines.files.sequencefile import (
     BYTES,
     LONG,
@@ -29,7 +29,6 @@ from tieredstore.pipelines.files.sequencefile import (
     sequence_rows,
     vint,
 )
-from tieredstore.pipelines.files.text_format import Text
 from tieredstore.pipelines.filing.messagepack import pack_bytes, pack_number, unpack
 from tieredstore.pipelines.format_table import FORMATS, format_of
 from tieredstore.pipelines.writers import Format, JsonLines

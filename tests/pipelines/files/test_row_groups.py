@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.pipelines.files.test_columns import json_columns
 from tests.pipelines.files.test_files import WINDOW, batch, write
 from tieredstore.pipelines.files import row_groups
-from tieredstore.pipelines.files.container_formats import Orc, Parquet, ParquetFile
+from tieredstore.pipelines.files.formats import Orc, Parquet, ParquetFile
 from tieredstore.pipelines.files.row_groups import GROUP_ROWS, PIECE_ROWS, running_sizes, total_size
 from tieredstore.pipelines.writers import ENVELOPE, Format, envelope
 

@@ -19,7 +19,7 @@ import zstandard
 from pyarrow import orc
 
 from tieredstore.errors import ConfigError
-from tieredstore.pipelines.files.container_formats import fastavro_module
+from tieredstore.pipelines.files.formats import fastavro_module
 from tieredstore.pipelines.files.sequencefile import SequenceFileReader, sequence_rows
 from tieredstore.pipelines.writers import ENVELOPE, KAFKA
 from tieredstore.values.avro import check_bounded

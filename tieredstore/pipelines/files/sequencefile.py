@@ -17,7 +17,7 @@ import pyarrow as pa
 import zstandard
 
 from tieredstore.installation import Extra
-from tieredstore.pipelines.files.container_formats import Sidecar
+from tieredstore.pipelines.files.formats import Sidecar
 from tieredstore.pipelines.filing.messagepack import pack_bytes, pack_number, unpack
 from tieredstore.pipelines.writers import BuiltIn, FileWriter
 

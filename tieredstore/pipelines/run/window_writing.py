@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from tieredstore.catalog import problems
 from tieredstore.errors import DataLossError, TieredStoreError
 from tieredstore.limits import MAX_INT64
-from tieredstore.pipelines.files.container_formats import ParquetFile
 from tieredstore.pipelines.files.file_bodies import Bodies, FileBody
+from tieredstore.pipelines.files.formats import ParquetFile
 from tieredstore.pipelines.files.row_groups import divide, total_size
 from tieredstore.pipelines.filing.naming import Naming
 from tieredstore.pipelines.log.entries import BatchWindow, OutputFile, WrittenWindow
