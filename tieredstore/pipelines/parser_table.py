@@ -18,7 +18,7 @@ from tieredstore.config.named_class import import_class
 from tieredstore.config.values import compile_pattern, long, string
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.config import secor
-from tieredstore.pipelines.config.text_readers import matcher, path_prefix, read_name
+from tieredstore.pipelines.config.secor import matcher, path_prefix, read_name
 from tieredstore.pipelines.filing.directories import TimeDirectories, date_expression, escape, java_format
 from tieredstore.pipelines.filing.record_fields import AvroField, ProtobufField, ThriftField
 from tieredstore.pipelines.filing.schemas import Schemas

@@ -15,7 +15,7 @@ from tieredstore.config.fields import SettingsGroup
 from tieredstore.config.source import SettingsReader
 from tieredstore.config.values import BOOLEAN, choice, compile_pattern, integer, long, string
 from tieredstore.pipelines.config import secor
-from tieredstore.pipelines.config.text_readers import matcher, path_prefix, read_name
+from tieredstore.pipelines.config.secor import matcher, path_prefix, read_name
 from tieredstore.pipelines.parser_table import PARSERS
 
 if TYPE_CHECKING:

@@ -1,9 +1,11 @@
-"""Secor's properties: those that a pipeline uses, those that it ignores, and those that it refuses."""
+"""Secor's properties: those that a pipeline uses, those that it ignores, those that it refuses, and readers of their
+texts.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from tieredstore.pipelines.files.sequencefile import CODEC_CLASSES
@@ -170,3 +172,38 @@ def entry_of(name: str, table: Mapping[str, str]) -> str | None:
     if name in table:
         return table[name]
     return next((words for start, words in table.items() if start.endswith(".") and name.startswith(start)), None)
+
+
+def path_prefix(text: str) -> str:
+    """Return ``text`` if it can be the prefix of a directory's name; raise ValueError otherwise."""
+    if "/" in text or text in {".", ".."}:
+        raise ValueError
+    return text
+
+
+def matcher(pattern: str) -> Callable[[str], str]:
+    """Return a reader that accepts only a text that the pattern matches as a whole, and raises ValueError otherwise."""
+
+    def parse(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError
+        return text
+
+    return parse
+
+
+def read_name(names: Mapping[str, str], *, own: bool = False) -> Callable[[str], str]:
+    """Return a reader of short names. The reader also accepts Secor's class names, which ``names`` maps to short names.
+
+    With ``own``, the reader also accepts the user's own class as ``module:Class``. It raises ValueError for other text.
+    """
+    known = {**names, **{short: short for short in names.values()}}
+
+    def parse(text: str) -> str:
+        if own and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", text):
+            return text
+        if text not in known:
+            raise ValueError
+        return known[text]
+
+    return parse

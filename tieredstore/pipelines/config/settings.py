@@ -34,7 +34,7 @@ from tieredstore.pipelines.config.chapters import (
     hive_tables,
     regex,
 )
-from tieredstore.pipelines.config.text_readers import matcher, read_name
+from tieredstore.pipelines.config.secor import matcher, read_name
 from tieredstore.pipelines.filing.directories import java_format
 from tieredstore.pipelines.filing.schemas import (
     AVRO,
