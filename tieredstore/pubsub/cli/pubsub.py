@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Annotated, Final, Literal
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, TypeAlias
 
 import typer
 
+from tieredstore.cli.app.groups import Group
 from tieredstore.cli.app.options import (
     Apply,
     Count,
@@ -24,15 +28,69 @@ from tieredstore.cli.app.options import (
     Output,
     Prices,
     SettingsFile,
+    Store,
     parse_time,
 )
 from tieredstore.errors import ConfigError, TieredStoreError
-from tieredstore.pubsub.cli.options import BatchStore, TopicName, TopicNames
 from tieredstore.query.positions import duration_of
+
+if TYPE_CHECKING:
+    from tieredstore.config import Settings
+    from tieredstore.pubsub.queue.topics import Topics
 
 # ``--follow`` begins this many ms before now. A Message that is read now may have been sent that long ago, and then its
 # producer's audit record is that old.
 _FOLLOWED_MS: Final = 600_000
+
+TopicName: TypeAlias = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNames(Group):
+    """The selected topics of batches; all by default."""
+
+    PANEL: ClassVar[str] = "Topics"
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Only these topics, by name or glob.")] = (
+        None
+    )
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The given names and globs."""
+        return self.topics or ()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStore(Store):
+    """The bucket, and optionally a topic of MemQ in it."""
+
+    topic_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--topic-config", metavar="FILE", help="MemQ's JSON of the topic; without -c, it also names the bucket."
+        ),
+    ] = None
+
+    def read_settings(self) -> Settings:
+        """Return the store's settings with the topic's configuration. If no store is given, use the topic's bucket."""
+        if self.topic_config is None:
+            return Store.read_settings(self)
+        from tieredstore.pubsub.queue.memq_topics import load_topic_config
+        from tieredstore.pubsub.settings import BatchSettings
+
+        bucket = load_topic_config(self.topic_config).bucket
+        settings = Store.read_settings(self if self.is_given else replace(self, url=f"s3://{bucket}"))
+        batches = settings.section(BatchSettings)
+        return settings.with_section(batches.model_copy(update={"topic_config": self.topic_config}))
+
+    @contextlib.contextmanager
+    def open_topics(self) -> Generator[Topics]:
+        """Open the topics of the bucket for the block."""
+        from tieredstore.pubsub.queue.memq_topics import open_topics
+
+        with open_topics(self.read_settings()) as topics:
+            yield topics
+
 
 app: Final = typer.Typer(add_completion=False)
 
