@@ -142,8 +142,7 @@ def finish(
 
     Example: tieredstore restore finish -c store.properties --bootstrap-server broker1:9092
     """
-    from tieredstore.restore.logdir.cluster import RestoreCluster
-    from tieredstore.restore.logdir.finishing import plan_finish
+    from tieredstore.restore.logdir.cluster import RestoreCluster, plan_finish
     from tieredstore.restore.logdir.prepared import PreparedRestore
 
     settings = dict(_parse_setting(text) for text in changed_settings or ())
