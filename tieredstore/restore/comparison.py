@@ -32,9 +32,8 @@ from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.records.columns import int64_values
 from tieredstore.restore.pairs import Pair, RecordDifference, Rows, Side
-from tieredstore.restore.produce.control_topic import ControlTopic
 from tieredstore.restore.produce.partitioning import Partitioning
-from tieredstore.restore.produce.runs import CONTROL_TOPIC, OffsetRun, ProduceOptions
+from tieredstore.restore.produce.runs import CONTROL_TOPIC, ControlTopic, OffsetRun, ProduceOptions
 from tieredstore.restore.produce.source import COLUMNS, BackupTopics, BucketTopics, without
 
 if TYPE_CHECKING:

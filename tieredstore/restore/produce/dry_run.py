@@ -21,8 +21,7 @@ from tieredstore.model import human_bytes, utc_text
 from tieredstore.ops.doctor.checkup import Check, Verdict
 from tieredstore.records.columns import int64_values
 from tieredstore.restore.produce.continuation import check_new, check_same, check_stops, first_position, next_offsets
-from tieredstore.restore.produce.control_topic import ControlTopic
-from tieredstore.restore.produce.runs import CONTROL_TOPIC
+from tieredstore.restore.produce.runs import CONTROL_TOPIC, ControlTopic
 from tieredstore.restore.produce.source import SourceTopics, header_lists
 from tieredstore.restore.produce.target import TargetCluster, TargetTopic, check_control
 from tieredstore.restore.produce.transactions import SETTLES_S, TRANSACTION_MS

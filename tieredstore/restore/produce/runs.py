@@ -1,4 +1,4 @@
-"""A run of ``restore produce``: its options, its position, and the offsets that its records got.
+"""A run of ``restore produce``: its options, and its position and its records' new offsets in the control topic.
 
 This module is separate from ``producing``, because the offset map, the target's checks and the command need only these
 types.
@@ -12,18 +12,25 @@ All values are JSON (``to_bytes``). A control record is in the same transaction 
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import TypeAdapter
 
-from tieredstore.errors import ConfigError
+from tieredstore.errors import BrokerUnavailableError, ConfigError, CorruptDataError
 from tieredstore.model import OffsetSpan, TopicPartition, Uuid
 from tieredstore.records.settings import OnDataLoss
 from tieredstore.versions import RESTORE_OFFSETS, RESTORE_POSITION
+
+if TYPE_CHECKING:
+    from tieredstore.live import LiveReader
+
+_logger: Final = logging.getLogger(__name__)
 
 Partitioner: TypeAlias = Literal["keep", "java", "librdkafka"]
 """The choice of a record's target partition. With ``keep``, the partition number stays the same. Otherwise, a hash of
@@ -258,3 +265,77 @@ def offsets_from_bytes(raw: bytes | None, where: str) -> Sequence[OffsetRun]:
     """Parse the value of a record RUN/NUMBER. Raise CorruptDataError if the value is invalid; the message begins with
     ``where``."""
     return RESTORE_OFFSETS.parse(_OFFSETS, raw, where).runs
+
+
+_WHERE: Final = CONTROL_TOPIC, 0
+_NEWEST: Final = 1000
+"""The search for a run's newest position begins with this many records at the end of the control topic."""
+_PAUSE_S: Final = 0.05
+_TELL_S: Final = 2.0
+"""Seconds to wait before a warning. A shorter wait is normal, because the broker writes a transaction's end marker a
+moment after the commit."""
+
+
+class ControlTopic:
+    """The control topic's records of one run. ``settles_s`` is the longest time to wait for an open transaction of
+    another run."""
+
+    def __init__(self, reader: LiveReader, run: str, *, settles_s: float) -> None:
+        self._reader = reader
+        self._run = run
+        self._settles_s = settles_s
+
+    def newest_position(self) -> RunPosition | None:
+        """Return the newest position of the run; None if no position is recorded yet. Call this after
+        ``Transactions.start``, which ends the run's old transactions.
+        """
+        begin, end = self._wait_settled()
+        count, key = _NEWEST, self._run.encode()
+        while begin < end:
+            start = max(begin, end - count)
+            newest = [value for each, value in self._records(start, end) if each == key]
+            if newest or start == begin:
+                where = f"the position of the run {self._run} in {CONTROL_TOPIC}"
+                return RunPosition.from_bytes(newest[-1], where) if newest else None
+            count *= 4
+        return None
+
+    def offset_runs(self, after: int, up_to: int) -> Iterator[Sequence[OffsetRun]]:
+        """Yield the offset runs in each record with a key RUN/NUMBER, for numbers above ``after`` and at most
+        ``up_to``."""
+        wanted = {f"{self._run}/{number}".encode(): number for number in range(after + 1, up_to + 1)}
+        begin, end = self._wait_settled()
+        for key, value in self._records(begin, end) if wanted else ():
+            if key in wanted and value is not None:
+                del wanted[key]
+                yield offsets_from_bytes(value, f"{key.decode()} in {CONTROL_TOPIC}")
+        if wanted:
+            missing = next(iter(wanted)).decode()
+            raise CorruptDataError(f"{CONTROL_TOPIC} has lost the record {missing} with offsets of restored records")
+
+    def _wait_settled(self) -> tuple[int, int]:
+        """Return the topic's first offset and its end. First wait until no transaction is open before that end.
+
+        A reader of committed records stops before the first open transaction. If another run has an open transaction,
+        the reader would miss later records of this run, and so the newest position.
+        """
+        cluster = self._reader.cluster
+        end = cluster.end_offsets([_WHERE], "read_uncommitted")[_WHERE]
+        begun, is_told = time.monotonic(), False
+        while cluster.end_offsets([_WHERE], "read_committed")[_WHERE] < end:
+            waited_s = time.monotonic() - begun
+            if waited_s > self._settles_s:
+                raise BrokerUnavailableError(
+                    f"a transaction of another restore is open in {CONTROL_TOPIC}: run that restore again to end the "
+                    "transaction, or wait"
+                )
+            if waited_s > _TELL_S and not is_told:
+                _logger.warning("waiting for the end of a transaction of another restore")
+                is_told = True
+            time.sleep(_PAUSE_S)
+        return cluster.earliest_offsets([_WHERE])[_WHERE], end
+
+    def _records(self, start: int, stop: int) -> Iterator[tuple[bytes, bytes | None]]:
+        batches = self._reader.read(*_WHERE, start, stop, columns=("key", "value"))
+        for batch in batches:
+            yield from zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
