@@ -67,7 +67,7 @@ from tieredstore.restore.produce.runs import (
     offsets_to_bytes,
 )
 from tieredstore.restore.produce.time_cut import PartitionCut, TimeCut
-from tieredstore.spark.memq import stream as memq_stream
+from tieredstore.spark.memq import readers as memq_readers
 from tieredstore.spark.source.streaming import StreamOffsets
 from tieredstore.testing.segments import Record, build_batch
 from tieredstore.uploader.watermarks import WatermarkStore
@@ -363,7 +363,7 @@ def continue_batches(state: State, *, is_new: bool = False) -> None:
     path = state.local / "memq.json"
     if is_new:
         path.write_text(json.dumps({"version": MEMQ_OFFSETS.version, "topic": "orders", "offsets": {"0": 512}}))
-    read = memq_stream._read_checkpoint(json.loads(path.read_text()), "orders")  # pyright: ignore[reportPrivateUsage]
+    read = memq_readers._read_checkpoint(json.loads(path.read_text()), "orders")  # pyright: ignore[reportPrivateUsage]
     assert read.offsets == {0: 512}
 
 

@@ -18,7 +18,7 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.produce.batch_writer import BatchWriter
 from tieredstore.pubsub.queue.topics import BatchLog
 from tieredstore.spark.memq.options import parse_options
-from tieredstore.spark.memq.stream import MemqStreamReader
+from tieredstore.spark.memq.readers import MemqStreamReader
 
 
 @pytest.fixture(scope="module")

@@ -42,14 +42,14 @@ class MemqDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
-        from tieredstore.spark.memq.tasks import MemqReader  # noqa: PLC0415
+        from tieredstore.spark.memq.readers import MemqReader  # noqa: PLC0415
 
         with one_sentence():
             return MemqReader(self._options(schema, streaming=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a stream."""
-        from tieredstore.spark.memq.stream import MemqStreamReader  # noqa: PLC0415
+        from tieredstore.spark.memq.readers import MemqStreamReader  # noqa: PLC0415
 
         with one_sentence():
             return MemqStreamReader(self._options(schema, streaming=True))
