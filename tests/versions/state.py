@@ -45,7 +45,7 @@ from tieredstore.ops.verification.subject import ClaimedOffsets, Level, SoundSeg
 from tieredstore.pipelines.log import commit_log
 from tieredstore.pipelines.log.successes import read_success
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.upkeep.garbage import collect_garbage
+from tieredstore.pipelines.upkeep.deletion import collect_garbage
 from tieredstore.places.record import Layout, record_layout
 from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.governor.assigning import BrokerSeat, FreeCapacity, TopicLoad

@@ -35,8 +35,7 @@ from tieredstore.pipelines.parsers import BadMessageError, MessageParser
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.recipes import naming_of, places_of
 from tieredstore.pipelines.upkeep.backfill import Backfill
-from tieredstore.pipelines.upkeep.dropping import drop_generation
-from tieredstore.pipelines.upkeep.garbage import collect_garbage
+from tieredstore.pipelines.upkeep.deletion import collect_garbage, drop_generation
 from tieredstore.pipelines.upkeep.output_files import origins_of, place_of, read_records
 from tieredstore.pipelines.upkeep.record_sources import KeptFiles, Selected
 

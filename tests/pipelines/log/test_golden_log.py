@@ -27,7 +27,7 @@ from tieredstore.pipelines import CommitLog, Entry
 from tieredstore.pipelines.config.settings import own_properties
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.recipes import fingerprint_of
-from tieredstore.pipelines.upkeep.dropping import drop_generation
+from tieredstore.pipelines.upkeep.deletion import drop_generation
 from tieredstore.pipelines.upkeep.record_sources import Selected
 from tieredstore.testing.segments import Record, build_batch
 

@@ -27,7 +27,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, FencedError
 from tieredstore.pipelines import Pipeline, with_generation
 from tieredstore.pipelines.upkeep.comparison import Against
-from tieredstore.pipelines.upkeep.dropping import drop_generation
+from tieredstore.pipelines.upkeep.deletion import drop_generation
 from tieredstore.pipelines.upkeep.record_sources import KeptFiles, Selected
 
 

@@ -47,7 +47,7 @@ from tieredstore.pipelines.log.entries import Entry
 from tieredstore.pipelines.parser_table import parser_of
 from tieredstore.pipelines.run.finalizing import add_partition, watermarks
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.upkeep.dropping import drop_generation
+from tieredstore.pipelines.upkeep.deletion import drop_generation
 from tieredstore.reading.log_snapshot import LogSnapshot
 
 NEXT = pipeline_of(**BY_HOUR, secor__generation="2")

@@ -36,7 +36,7 @@ from tieredstore.errors import ConfigError, FencedError, StoreError, StoreUnavai
 from tieredstore.pipelines import Parts, Pipeline, Runner
 from tieredstore.pipelines.run.iceberg import IcebergTable
 from tieredstore.pipelines.upkeep.backfill import Backfill
-from tieredstore.pipelines.upkeep.dropping import drop_generation
+from tieredstore.pipelines.upkeep.deletion import drop_generation
 from tieredstore.pipelines.upkeep.record_sources import LogSource, Selected
 from tieredstore.pipelines.upkeep.topic_backup import PipelineBackup
 from tieredstore.process.stopping import is_without_work

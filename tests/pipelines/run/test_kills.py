@@ -47,7 +47,7 @@ from tieredstore.pipelines.run.recipes import recipe_of
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.stores import COLUMNS
 from tieredstore.pipelines.run.window_writing import Written, write_window
-from tieredstore.pipelines.upkeep.dropping import drop_generation
+from tieredstore.pipelines.upkeep.deletion import drop_generation
 from tieredstore.reading.reader import TopicReader
 from tieredstore.reading.survey import survey_logs
 from tieredstore.records.settings import ReadSettings

@@ -19,7 +19,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import FencedError
 from tieredstore.pipelines import Parts, Runner, with_generation
-from tieredstore.pipelines.upkeep.dropping import drop_generation
+from tieredstore.pipelines.upkeep.deletion import drop_generation
 from tieredstore.pipelines.upkeep.record_sources import Selected
 
 FIRST = Selected(TOPIC, 0, 5)

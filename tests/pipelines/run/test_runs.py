@@ -42,7 +42,7 @@ from tieredstore.pipelines.log.commit_log import changes_since
 from tieredstore.pipelines.log.entries import OutputFile
 from tieredstore.pipelines.run.generation import Generation, commit_log_of
 from tieredstore.pipelines.run.selection import query_of
-from tieredstore.pipelines.upkeep.dropping import drop_generation
+from tieredstore.pipelines.upkeep.deletion import drop_generation
 from tieredstore.pipelines.upkeep.inspection import partition_statuses
 from tieredstore.pipelines.upkeep.output_files import read_records
 from tieredstore.pipelines.upkeep.topic_backup import PipelineBackup

@@ -39,7 +39,7 @@ from tieredstore.pipelines.log.commit_log import CommitLog, Life, changes_since
 from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.backfill import Backfill
-from tieredstore.pipelines.upkeep.dropping import drop_generation
+from tieredstore.pipelines.upkeep.deletion import drop_generation
 from tieredstore.pipelines.upkeep.record_sources import KeptFiles, LogSource, Selected
 
 WRONG = pipeline_of(**BY_HOUR, secor__parser__timezone="Asia/Tokyo", secor__max__file__size__bytes="2000")

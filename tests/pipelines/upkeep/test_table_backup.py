@@ -18,7 +18,7 @@ from tests.support.pipelines.pipeline_runs import TOPIC, listed, run_once
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.errors import ConfigError, ResourceNotFoundError, StoreError
 from tieredstore.pipelines.upkeep.backfill import Backfill
-from tieredstore.pipelines.upkeep.dropping import drop_generation
+from tieredstore.pipelines.upkeep.deletion import drop_generation
 from tieredstore.pipelines.upkeep.record_sources import LogSource, Selected
 from tieredstore.pipelines.upkeep.topic_backup import PipelineBackup
 

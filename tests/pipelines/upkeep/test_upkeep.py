@@ -34,8 +34,7 @@ from tieredstore.pipelines.log.entries import Entry as LogEntry
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.recipes import naming_of
 from tieredstore.pipelines.upkeep.comparison import Against
-from tieredstore.pipelines.upkeep.dropping import drop_generation
-from tieredstore.pipelines.upkeep.garbage import collect_garbage
+from tieredstore.pipelines.upkeep.deletion import collect_garbage, drop_generation
 from tieredstore.pipelines.upkeep.record_sources import KeptFiles, Selected
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000", secor__offsets__per__partition="150")

@@ -102,7 +102,7 @@ def gc(file: PipelineFile, min_age: MinAge = "24h", *, apply: Apply, output: Jso
 def _collect(settings: Pipeline, parts: Parts, min_age_ms: int, dry_run: bool) -> Generator[Outcome]:
     from tieredstore.backends.base import AbandonedWrite
     from tieredstore.ops.garbage.collection import AGES_APART, trusted_time_ms
-    from tieredstore.pipelines.upkeep.garbage import LEAST_AGE_MS, collect_garbage
+    from tieredstore.pipelines.upkeep.deletion import LEAST_AGE_MS, collect_garbage
 
     as_of_ms = trusted_time_ms(parts.store, min_age_ms, LEAST_AGE_MS // AGES_APART, young="files of running tasks")
     for step in collect_garbage(settings, parts.store, min_age_ms=min_age_ms, as_of_ms=as_of_ms, dry_run=dry_run):
@@ -127,7 +127,7 @@ def rm(file: PipelineFile, *, apply: Apply, output: Json) -> None:
 
 
 def _remove(settings: Pipeline, parts: Parts, dry_run: bool) -> Generator[Outcome]:
-    from tieredstore.pipelines.upkeep.dropping import drop_generation
+    from tieredstore.pipelines.upkeep.deletion import drop_generation
 
     for one in drop_generation(settings, parts.store, dry_run=dry_run):
         yield Outcome(

@@ -1,1 +1,1 @@
-"""Maintenance of an output: backfills, dropping, verification."""
+"""Maintenance of an output: backfills, deletion, verification."""
