@@ -20,16 +20,18 @@ from tieredstore.errors import ConfigError
 from tieredstore.pipelines.config import secor
 from tieredstore.pipelines.config.secor import matcher, path_prefix, read_name
 from tieredstore.pipelines.filing.directories import TimeDirectories, date_expression, escape, java_format
-from tieredstore.pipelines.filing.record_fields import AvroField, ProtobufField, ThriftField
 from tieredstore.pipelines.filing.schemas import Schemas
 from tieredstore.pipelines.filing.times import (
+    AvroField,
     DateTime,
     EpochTime,
     Field,
     Iso8601Time,
     JsonField,
     MessagePackTime,
+    ProtobufField,
     RegexTime,
+    ThriftField,
     Time,
 )
 from tieredstore.pipelines.parsers import FieldParser, OffsetParser, Parser, TimeParser
