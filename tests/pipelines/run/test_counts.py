@@ -17,8 +17,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AccessDeniedError, StoreUnavailableError
 from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines import Parts, Runner
-from tieredstore.pipelines.run.outage import Outage
-from tieredstore.pipelines.run.progress import Counts, CountsCollector
+from tieredstore.pipelines.run.progress import Counts, CountsCollector, Outage
 
 YAML: Any = importlib.import_module("yaml")
 """no types"""

@@ -20,9 +20,8 @@ from pyspark.sql import SparkSession
 
 from tieredstore.errors import AlreadyClosedError, ConfigError
 from tieredstore.pipelines.config.settings import load_pipeline
-from tieredstore.pipelines.run.outage import Outage
 from tieredstore.pipelines.run.planner import look_s
-from tieredstore.pipelines.run.progress import Counts, CountsCollector
+from tieredstore.pipelines.run.progress import Counts, CountsCollector, Outage
 from tieredstore.pipelines.run.runner import Runner
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.process.deadline import Deadline

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark import InheritableThread
 
 from tieredstore.errors import ResourceNotFoundError, TieredStoreError
-from tieredstore.pipelines.run.outage import Outage
+from tieredstore.pipelines.run.progress import Outage
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.stopping import nothing_under_way
