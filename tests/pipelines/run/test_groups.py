@@ -25,13 +25,13 @@ from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.log import PartitionLog
 from tieredstore.pipelines import Entry, Parts, Pipeline, Runner
 from tieredstore.pipelines.log.commit_log import Progress, changes_since
-from tieredstore.pipelines.run import starts
+from tieredstore.pipelines.run import windows
 from tieredstore.pipelines.run.finalizing import watermarks
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.progress import GroupProgress
 from tieredstore.pipelines.run.selection import query_of
-from tieredstore.pipelines.run.starts import Starts
 from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.run.windows import Starts
 from tieredstore.pipelines.upkeep.inspection import partition_statuses
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.reading.survey import survey_logs
@@ -195,7 +195,7 @@ def test_partitions_without_an_offset_begin_by_the_rule(monkeypatch: pytest.Monk
             assert group == "g"
             return {where: 10 if where == (TOPIC, NUMBER) else None for where in partitions}
 
-    monkeypatch.setattr(starts, "query_of", lambda _: SimpleNamespace(open_cluster=lambda: Cluster(0)))
+    monkeypatch.setattr(windows, "query_of", lambda _: SimpleNamespace(open_cluster=lambda: Cluster(0)))
     for rule, begin in (("earliest", 5), ("latest", 20)):
         pipeline = pipeline_of(kafka__new__consumer__auto__offset__reset=rule, **group)
         assert Starts(pipeline).of(logs, is_new=True) == {(TOPIC, NUMBER): 10, ("other", NUMBER): begin}

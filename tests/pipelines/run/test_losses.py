@@ -38,8 +38,7 @@ from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import BatchWindow, WrittenWindow
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.selection import query_of
-from tieredstore.pipelines.run.starts import mark
-from tieredstore.pipelines.run.windows import position_of
+from tieredstore.pipelines.run.windows import mark, position_of
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.inspection import losses_of
 from tieredstore.pipelines.upkeep.record_sources import LogSource, Selected

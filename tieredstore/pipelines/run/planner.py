@@ -17,9 +17,8 @@ from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.selection import PAST_A_LOSS, query_of
-from tieredstore.pipelines.run.starts import Starts, begins_elsewhere, mark
 from tieredstore.pipelines.run.window_writing import UNREADABLE
-from tieredstore.pipelines.run.windows import Policy, Waiting, is_of, position_of
+from tieredstore.pipelines.run.windows import Policy, Starts, Waiting, begins_elsewhere, is_of, mark, position_of
 from tieredstore.process.log_once import LogOnce
 from tieredstore.reading.losses import Losses, losses_between
 from tieredstore.reading.plan import plan_windows
