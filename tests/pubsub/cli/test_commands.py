@@ -267,7 +267,7 @@ def test_what_looks_at_a_bucket_alone_needs_no_client_of_kafka() -> None:
     code = """
         import sys
         sys.modules["confluent_kafka"] = None  # as where the extra is not installed
-        from tieredstore.pubsub.cli import batch_files, pubsub, records, topics, upkeep
+        from tieredstore.pubsub.cli import pubsub, records, topics, upkeep
         print(upkeep.show_audit.__name__)
     """
     assert run_fresh(code) == "show_audit\n"

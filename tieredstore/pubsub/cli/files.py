@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 def _knows(asked: Asked) -> bool:
-    from tieredstore.pubsub.cli import batch_files
+    from tieredstore.pubsub.cli import records
 
-    return batch_files.is_batch(asked)
+    return records.is_batch(asked)
 
 
 def _show(asked: Asked) -> AbstractContextManager[Shown]:
-    from tieredstore.pubsub.cli import batch_files
+    from tieredstore.pubsub.cli import records
 
-    return batch_files.show_batch(asked)
+    return records.show_batch(asked)
 
 
 def _topics(settings: Path, topics: Sequence[str]) -> AbstractContextManager[TopicBackup] | None:
