@@ -23,12 +23,11 @@ from benchmarks.measuring import Job
 from benchmarks.spark.kafka_topic import KafkaTopic
 from benchmarks.spark.spark_topic import SparkTopic
 from tieredstore.pipelines import load_pipeline
-from tieredstore.pipelines.files.row_groups import GROUP_ROWS
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.planner import Planner, log_of
 from tieredstore.pipelines.run.stores import COLUMNS, open_parts
-from tieredstore.pipelines.writers import envelope
+from tieredstore.pipelines.writers import GROUP_ROWS, envelope
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import ReadSettings

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from tests.pipelines.files.test_columns import json_columns
 from tests.pipelines.files.test_files import WINDOW, batch, write
-from tieredstore.pipelines.files import row_groups
+from tieredstore.pipelines import writers
 from tieredstore.pipelines.files.formats import Orc, Parquet, ParquetFile
-from tieredstore.pipelines.files.row_groups import GROUP_ROWS, PIECE_ROWS, running_sizes, total_size
-from tieredstore.pipelines.writers import ENVELOPE, Format, envelope
+from tieredstore.pipelines.writers import ENVELOPE, GROUP_ROWS, PIECE_ROWS, Format, envelope, running_sizes, total_size
 
 ROWS = GROUP_ROWS + 3 * PIECE_ROWS + 7
 CUTS: Sequence[Sequence[int]] = ([], [1, PIECE_ROWS], [GROUP_ROWS, GROUP_ROWS + 1], range(777, ROWS, 777))
@@ -57,7 +56,7 @@ def test_groups_end_at_their_number_of_rows(rows: Any) -> None:
 
 
 def test_groups_of_columns_end_by_the_bytes_of_their_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_groups, "GROUP_BYTES", 25)
+    monkeypatch.setattr(writers, "GROUP_BYTES", 25)
     five = batch(rows=[{"key": b"k", "value": b'{"id":7}', "headers": None}] * 5)
     for cuts in ([five], [five.slice(0, 1), five.slice(1, 3), five.slice(4)]):
         (data,) = write(json_columns(Parquet(), "id BIGINT"), *cuts).values()
@@ -74,7 +73,7 @@ def test_no_record_is_looked_at_where_no_group_ends(how: Format, monkeypatch: py
         looks.append(records.num_rows)
         return running_sizes(records)
 
-    monkeypatch.setattr(row_groups, "running_sizes", looking)
+    monkeypatch.setattr(writers, "running_sizes", looking)
     write(how, *(rows.slice(start, 500) for start in range(0, 5000, 500)))
     assert looks == []
 

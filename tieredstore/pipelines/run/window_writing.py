@@ -19,12 +19,11 @@ from tieredstore.errors import DataLossError, TieredStoreError
 from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.files.file_bodies import Bodies, FileBody
 from tieredstore.pipelines.files.formats import ParquetFile
-from tieredstore.pipelines.files.row_groups import divide, total_size
 from tieredstore.pipelines.filing.naming import Naming
 from tieredstore.pipelines.log.entries import BatchWindow, OutputFile, WrittenWindow
 from tieredstore.pipelines.parsers import Parser
 from tieredstore.pipelines.transforming import Transforming
-from tieredstore.pipelines.writers import DECODED, ENVELOPE, FileWriter, Format, envelope
+from tieredstore.pipelines.writers import DECODED, ENVELOPE, FileWriter, Format, divide_rows, envelope, total_size
 from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -288,7 +287,7 @@ class _WindowWriting:
             most_records = recipe.file_records - file.records if recipe.file_records else MAX_INT64
             return most_records, recipe.file_bytes - file.bytes
 
-        for start, stop, size, is_full in divide(rows.num_rows, rows, room):
+        for start, stop, size, is_full in divide_rows(rows.num_rows, rows, room):
             self._open[directory].write(rows.slice(start, stop - start), size)
             if is_full:
                 self._end(self._open.pop(directory))
