@@ -26,7 +26,7 @@ from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.planner import Planner, log_of
-from tieredstore.pipelines.run.stores import COLUMNS, open_parts
+from tieredstore.pipelines.run.source import COLUMNS, open_parts
 from tieredstore.pipelines.writers import GROUP_ROWS, envelope
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.reading.reader import TopicReader

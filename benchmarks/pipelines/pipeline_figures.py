@@ -35,7 +35,7 @@ from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.log.commit_log import CommitLog, Progress
 from tieredstore.pipelines.log.entries import WrittenWindow
 from tieredstore.pipelines.run.planner import Planner
-from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.run.source import open_parts
 from tieredstore.spark import start_pipelines
 from tieredstore.testing.segments import PARTITION, Record, build_batch
 

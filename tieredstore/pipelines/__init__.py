@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.log.entries import Entry, OutputFile, WrittenWindow
     from tieredstore.pipelines.run.driver import Driver
     from tieredstore.pipelines.run.runner import Runner
-    from tieredstore.pipelines.run.stores import Parts
+    from tieredstore.pipelines.run.source import Parts
 
 __all__ = [
     "CommitLog",
@@ -43,7 +43,7 @@ def __getattr__(name: str) -> object:
     with Extra("a pipeline", "kafka"):
         from tieredstore.pipelines.config import settings  # noqa: PLC0415
         from tieredstore.pipelines.log import commit_log, entries  # noqa: PLC0415
-        from tieredstore.pipelines.run import driver, runner, stores  # noqa: PLC0415
+        from tieredstore.pipelines.run import driver, runner, source  # noqa: PLC0415
 
-    modules = (commit_log, driver, entries, runner, settings, stores)
+    modules = (commit_log, driver, entries, runner, settings, source)
     return next(getattr(module, name) for module in modules if name in vars(module))

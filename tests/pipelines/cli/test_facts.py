@@ -22,7 +22,7 @@ from tieredstore.cli.terminal.output import human_time
 from tieredstore.model import human_bytes
 from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.run.source import open_parts
 from tieredstore.pipelines.transforming import Message
 
 TRANSFORMER = "secor__message__transformer__class"

@@ -26,7 +26,7 @@ from tieredstore.pipelines.log.commit_log import CommitLog, LogState, Progress
 from tieredstore.pipelines.parser_table import OffsetSettings, ThriftSettings, field_prefix_of
 from tieredstore.pipelines.parsers import OffsetParser
 from tieredstore.pipelines.run.recipes import fingerprint_of, naming_of, recipe_of
-from tieredstore.pipelines.run.selection import selection_of
+from tieredstore.pipelines.run.source import selection_of
 from tieredstore.pipelines.upkeep.output_files import read_records
 from tieredstore.schema_registry import RegistrySettings
 from tieredstore.testing.segments import Record, build_batch

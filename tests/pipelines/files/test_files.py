@@ -29,7 +29,7 @@ from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.log.holdings import Committed
 from tieredstore.pipelines.parsers import OffsetParser
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.run.selection import query_of
+from tieredstore.pipelines.run.source import query_of
 from tieredstore.pipelines.run.window_writing import Recipe, write_window
 from tieredstore.pipelines.upkeep.output_files import origins_of, place_of, read_records
 from tieredstore.pipelines.writers import Format, JsonLines

@@ -29,8 +29,7 @@ from tieredstore.pipelines.run import windows
 from tieredstore.pipelines.run.finalizing import watermarks
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.progress import GroupProgress
-from tieredstore.pipelines.run.selection import query_of
-from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.run.source import open_parts, query_of
 from tieredstore.pipelines.run.windows import Starts
 from tieredstore.pipelines.upkeep.inspection import partition_statuses
 from tieredstore.reading.log_snapshot import LogSnapshot

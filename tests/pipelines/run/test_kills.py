@@ -44,8 +44,7 @@ from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.driver import Driver
 from tieredstore.pipelines.run.generation import Generation, commit_log_of
 from tieredstore.pipelines.run.recipes import recipe_of
-from tieredstore.pipelines.run.selection import query_of
-from tieredstore.pipelines.run.stores import COLUMNS
+from tieredstore.pipelines.run.source import COLUMNS, query_of
 from tieredstore.pipelines.run.window_writing import Written, write_window
 from tieredstore.pipelines.upkeep.deletion import drop_generation
 from tieredstore.reading.reader import TopicReader

@@ -30,7 +30,7 @@ from tieredstore.pipelines import Parts, Pipeline, Runner, with_generation
 from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.planner import Planner
-from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.run.source import open_parts
 from tieredstore.reading.log_snapshot import LogSnapshot
 
 AGE_S = 60

@@ -37,7 +37,7 @@ from tieredstore.pipelines import Entry, Parts, Runner, with_generation
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import BatchWindow, WrittenWindow
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.run.selection import query_of
+from tieredstore.pipelines.run.source import query_of
 from tieredstore.pipelines.run.windows import mark, position_of
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.inspection import losses_of

@@ -17,7 +17,7 @@ from tests.support.servers.s3_server import S3Server
 from tests.support.stores.clouds import ATTEMPTS, make_s3, s3_cloud
 from tests.support.stores.s3_stores import replace_part
 from tieredstore.errors import AccessDeniedError, TieredStoreError
-from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.run.source import open_parts
 
 SMALL = pipeline_of(secor__max__file__size__bytes="20000")
 

@@ -41,7 +41,7 @@ from tieredstore.pipelines.log import commit_log
 from tieredstore.pipelines.log.commit_log import changes_since
 from tieredstore.pipelines.log.entries import OutputFile
 from tieredstore.pipelines.run.generation import Generation, commit_log_of
-from tieredstore.pipelines.run.selection import query_of
+from tieredstore.pipelines.run.source import query_of
 from tieredstore.pipelines.upkeep.deletion import drop_generation
 from tieredstore.pipelines.upkeep.inspection import partition_statuses
 from tieredstore.pipelines.upkeep.output_files import read_records

@@ -31,7 +31,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid
 from tieredstore.pipelines import Pipeline, with_generation
-from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.run.source import open_parts
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.comparison import Against, keep_side
 from tieredstore.pipelines.upkeep.inspection import PartitionStatus

@@ -25,7 +25,7 @@ from tieredstore.pipelines import Parts, Runner, load_pipeline
 from tieredstore.pipelines.files.columns import frame_function
 from tieredstore.pipelines.log.entries import BatchWindow, OutputFile
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.run.source import open_parts
 from tieredstore.pipelines.run.window_writing import mark_windows
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.spark import start_pipelines

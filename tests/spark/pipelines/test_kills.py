@@ -36,7 +36,7 @@ from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.errors import StoreUnavailableError
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.run.source import open_parts
 from tieredstore.spark import start_pipelines
 
 PARTITIONS = 2

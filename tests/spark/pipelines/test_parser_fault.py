@@ -22,8 +22,7 @@ from tieredstore.errors import DataLossError
 from tieredstore.pipelines import Entry, Runner, load_pipeline, with_generation
 from tieredstore.pipelines.log.holdings import Committed
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.run.selection import query_of
-from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.run.source import open_parts, query_of
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.output_files import Origin, origins_of
 from tieredstore.pipelines.upkeep.record_sources import KeptFiles, LogSource, Selected

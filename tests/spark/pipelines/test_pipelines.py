@@ -18,7 +18,7 @@ from tieredstore.errors import FencedError
 from tieredstore.metrics import REGISTRY
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.run.source import open_parts
 from tieredstore.process.deadline import Deadline
 from tieredstore.spark import start_pipelines
 from tieredstore.spark.pipelines.runs import PipelineRun, pipeline_service

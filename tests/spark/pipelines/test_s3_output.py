@@ -23,7 +23,7 @@ from tests.support.stores.clouds import make_s3
 from tieredstore.backends.base import ObjectStore
 from tieredstore.model import TopicIdPartition
 from tieredstore.pipelines import load_pipeline, with_generation
-from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.run.source import open_parts
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.record_sources import LogSource, Selected
 from tieredstore.spark import start_pipelines

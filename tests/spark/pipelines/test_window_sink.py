@@ -30,7 +30,7 @@ from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.run.finalizing import Finished
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.planner import Planner, WindowTask
-from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.run.source import open_parts
 from tieredstore.pipelines.run.window_writing import ReadUpTo, Written
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.stopping import is_without_work

@@ -20,7 +20,7 @@ from tieredstore.errors import ConfigError, DataLossError, TieredStoreError
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.run.planner import Planner, WindowTask
 from tieredstore.pipelines.run.recipes import fingerprint_of
-from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.run.source import open_parts
 from tieredstore.spark.pipelines.window_tasks import REPORT, Job, RunSettings, error_named
 from tieredstore.spark.source.workers import unpack
 

@@ -15,7 +15,7 @@ from tests.support.spark.spark_stream_topics import Clock
 from tieredstore.backends.base import ObjectStore
 from tieredstore.pipelines import Parts, Runner, load_pipeline
 from tieredstore.pipelines.run.progress import Outage
-from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.run.source import open_parts
 from tieredstore.spark.pipelines.window_jobs import WindowJobs
 from tieredstore.spark.pipelines.window_sink import WindowSink
 

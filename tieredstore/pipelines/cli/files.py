@@ -38,7 +38,7 @@ from tieredstore.query.positions import duration_of
 if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline
     from tieredstore.pipelines.run.redrive import Redriven
-    from tieredstore.pipelines.run.stores import Parts
+    from tieredstore.pipelines.run.source import Parts
     from tieredstore.pipelines.upkeep.backfill import Backfill
     from tieredstore.pipelines.upkeep.record_sources import RecordSource, Selected
 
@@ -194,7 +194,7 @@ def backfill(
 
     selected = Selected(topic, window.first, window.end, parse_partitions(partitions))
     with ExitStack() as stack:
-        from tieredstore.pipelines.run.stores import open_parts
+        from tieredstore.pipelines.run.source import open_parts
         from tieredstore.pipelines.upkeep.backfill import Backfill
         from tieredstore.query.topic_scan import default_parallelism
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline
     from tieredstore.pipelines.log.entries import BatchWindow, WrittenWindow
     from tieredstore.pipelines.run.runner import Runner
-    from tieredstore.pipelines.run.stores import Parts
+    from tieredstore.pipelines.run.source import Parts
 
 PipelineFile: TypeAlias = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline's .properties file.")]
 PipelineFiles: TypeAlias = Annotated[
@@ -216,7 +216,7 @@ def open_pipeline(file: Path) -> Generator[tuple[Pipeline, Parts]]:
     from tieredstore.pipelines.config.settings import load_pipeline
 
     pipeline = load_pipeline(file)
-    from tieredstore.pipelines.run.stores import open_parts
+    from tieredstore.pipelines.run.source import open_parts
 
     with open_parts(pipeline) as parts:
         yield pipeline, parts

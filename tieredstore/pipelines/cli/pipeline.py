@@ -185,7 +185,7 @@ def status(
         return
     with open_pipeline(file) as (settings, parts):
         from tieredstore.pipelines.run.generation import commit_log_of
-        from tieredstore.pipelines.run.selection import absent_topics, check_topics, query_of
+        from tieredstore.pipelines.run.source import absent_topics, check_topics, query_of
         from tieredstore.pipelines.upkeep.inspection import losses_of, partition_statuses, with_first_timestamps
         from tieredstore.reading.survey import survey_logs
 
@@ -362,7 +362,7 @@ def _read_lines(verification: Verification, is_compared: bool) -> list[str]:
 
 def _compare(settings: Pipeline, against: Against, problems: list[OutputProblem]) -> Compared:
     """Compare the files with the source; add the problems found to ``problems``, and return the comparison."""
-    from tieredstore.pipelines.run.stores import open_parts
+    from tieredstore.pipelines.run.source import open_parts
     from tieredstore.pipelines.upkeep import comparison as comparing
 
     sided = comparing.keep_side(settings, "bucket" if against is Against.BUCKET else "broker")

@@ -61,7 +61,7 @@ def _sources_of(asked: Asked, file: Path, stack: ExitStack) -> Rows[Origin]:
     settings, parts = stack.enter_context(open_pipeline(file))
     from tieredstore.pipelines.log.holdings import Committed
     from tieredstore.pipelines.run.generation import commit_log_of
-    from tieredstore.pipelines.run.selection import query_of
+    from tieredstore.pipelines.run.source import query_of
     from tieredstore.pipelines.upkeep.output_files import origins_of
     from tieredstore.reading.survey import survey_logs
 

@@ -16,7 +16,7 @@ from tieredstore.errors import DataLossError, TieredStoreError
 from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import BatchWindow
-from tieredstore.pipelines.run.selection import PAST_A_LOSS, query_of
+from tieredstore.pipelines.run.source import PAST_A_LOSS, query_of
 from tieredstore.pipelines.run.window_writing import UNREADABLE
 from tieredstore.pipelines.run.windows import Policy, Starts, Waiting, begins_elsewhere, is_of, mark, position_of
 from tieredstore.process.log_once import LogOnce

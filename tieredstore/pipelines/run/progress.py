@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from tieredstore.errors import TieredStoreError
 from tieredstore.metrics import REGISTRY
-from tieredstore.pipelines.run.selection import query_of
+from tieredstore.pipelines.run.source import query_of
 from tieredstore.process.deadline import Deadline
 
 if TYPE_CHECKING:

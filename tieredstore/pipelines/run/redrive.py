@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from tieredstore.errors import CorruptDataError
 from tieredstore.pipelines.files.reading import download
 from tieredstore.pipelines.log.entries import BatchWindow
-from tieredstore.pipelines.run.stores import COLUMNS
+from tieredstore.pipelines.run.source import COLUMNS
 from tieredstore.pipelines.run.window_writing import Recipe, Written, write_window
 
 if TYPE_CHECKING:

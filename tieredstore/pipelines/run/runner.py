@@ -27,8 +27,7 @@ from tieredstore.pipelines.run.planner import Planner, WindowTask, log_of
 from tieredstore.pipelines.run.progress import Counts, GroupProgress
 from tieredstore.pipelines.run.recipes import recipe_of
 from tieredstore.pipelines.run.redrive import Aside, Redriven, find_asides, redrive_file
-from tieredstore.pipelines.run.selection import check_topics
-from tieredstore.pipelines.run.stores import COLUMNS, Parts
+from tieredstore.pipelines.run.source import COLUMNS, Parts, check_topics
 from tieredstore.pipelines.run.window_writing import (
     Batch,
     ReadUpTo,

@@ -22,7 +22,7 @@ from tieredstore.partitions.position import stand
 from tieredstore.partitions.selections import is_selected
 from tieredstore.pipelines.log.commit_log import Life, Progress
 from tieredstore.pipelines.log.entries import BatchWindow
-from tieredstore.pipelines.run.selection import query_of
+from tieredstore.pipelines.run.source import query_of
 
 if TYPE_CHECKING:
     from tieredstore.live import EpochEnd

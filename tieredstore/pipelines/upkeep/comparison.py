@@ -14,8 +14,7 @@ from tieredstore.partitions.selections import Subscribe
 from tieredstore.pipelines.log.entries import BatchWindow, WrittenWindow
 from tieredstore.pipelines.log.holdings import Family, Holdings
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.run.selection import query_of
-from tieredstore.pipelines.run.stores import COLUMNS
+from tieredstore.pipelines.run.source import COLUMNS, query_of
 from tieredstore.pipelines.run.windows import is_of
 from tieredstore.pipelines.upkeep.output_files import OutputProblem, find_topics, offsets_in, read_records, uploads_of
 from tieredstore.reading.reader import TopicReader

@@ -17,7 +17,7 @@ from tieredstore.pipelines.log.holdings import Committed, CommittedFile, Holding
 from tieredstore.pipelines.log.successes import SUCCESS, read_success
 from tieredstore.pipelines.run.generation import Generation
 from tieredstore.pipelines.run.planner import log_of
-from tieredstore.pipelines.run.selection import query_of
+from tieredstore.pipelines.run.source import query_of
 from tieredstore.pipelines.run.windows import Starts, begins_elsewhere, find_gone, is_of, position_of
 from tieredstore.pipelines.upkeep.output_files import OutputProblem, find_faults, find_topics, uploads_of
 from tieredstore.process.parallel import READERS, in_parallel

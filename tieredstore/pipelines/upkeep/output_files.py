@@ -18,7 +18,7 @@ from tieredstore.pipelines.format_table import SIDECARS_OF, read_output
 from tieredstore.pipelines.log.holdings import Committed
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.recipes import naming_of, places_of
-from tieredstore.pipelines.run.selection import selection_of
+from tieredstore.pipelines.run.source import selection_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

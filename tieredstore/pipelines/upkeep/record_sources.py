@@ -26,7 +26,7 @@ from tieredstore.pipelines.log.holdings import Family, Holding, Holdings
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.planner import Planner, log_of
 from tieredstore.pipelines.run.recipes import places_of
-from tieredstore.pipelines.run.stores import COLUMNS
+from tieredstore.pipelines.run.source import COLUMNS
 from tieredstore.pipelines.run.windows import is_of
 from tieredstore.pipelines.upkeep.output_files import read_records, uploads_of
 from tieredstore.reading.reader import TopicReader

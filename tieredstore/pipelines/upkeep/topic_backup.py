@@ -15,7 +15,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.pipelines.config.settings import load_pipeline
 from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.iceberg import table_of
-from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.run.source import open_parts
 from tieredstore.pipelines.upkeep.record_sources import KeptFiles, KeptRows, Selected
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from tieredstore.pipelines.config.settings import load_pipeline
 from tieredstore.pipelines.run.planner import look_s
 from tieredstore.pipelines.run.progress import Counts, CountsCollector, Outage
 from tieredstore.pipelines.run.runner import Runner
-from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.run.source import open_parts
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.health import Health
 from tieredstore.process.service import Service

@@ -23,8 +23,7 @@ from tieredstore import errors
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.pipelines.config.settings import load_pipeline
 from tieredstore.pipelines.run.recipes import fingerprint_of, recipe_of
-from tieredstore.pipelines.run.selection import query_of
-from tieredstore.pipelines.run.stores import COLUMNS, Parts, open_parts
+from tieredstore.pipelines.run.source import COLUMNS, Parts, open_parts, query_of
 from tieredstore.pipelines.run.window_writing import UNREADABLE, Failed, ReadUpTo, Recipe, Written, write_window
 from tieredstore.process.per_process import PerProcess
 from tieredstore.reading.reader import TopicReader

@@ -1,22 +1,29 @@
-"""Selection of the topics that a pipeline reads, and errors for selected topics that do not exist."""
+"""The source of a pipeline: its bucket, which is opened with the output, and the topics and columns that it reads."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.names import topic_names
+from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError, ResourceNotFoundError, excerpt
+from tieredstore.ops.bucket import open_bucket
 from tieredstore.partitions.selections import Selection, Subscribe, SubscribePattern, select_topics
 from tieredstore.reading.query import LogQuery, QueryWords, timeout_of
 
 if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
     from tieredstore.pipelines.config.settings import Pipeline, PipelineSettings
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.remote.source import SegmentSource
+
+COLUMNS: Final = ("key", "value", "headers", "offset", "timestamp", "timestampType")
+"""Columns of records that pipelines read."""
 
 PAST_A_LOSS: Final = (
     "leave the topic out by secor.kafka.topic_blacklist, or set another secor.generation with startingOffsets after "
@@ -24,6 +31,27 @@ PAST_A_LOSS: Final = (
 )
 """Advice for errors about lost records. Only a change of the settings lets a pipeline continue after a loss."""
 _WORDS: Final = QueryWords(accept_loss=PAST_A_LOSS)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The output store, and the bucket to read. ``open_parts`` opens and closes both."""
+
+    store: ObjectStore
+    source: SegmentSource
+
+
+@contextlib.contextmanager
+def open_parts(pipeline: Pipeline) -> Generator[Parts]:
+    """Open the output and the bucket that the settings name; close both at the end."""
+    # A pipeline that reads only from the broker gets an empty bucket in memory.
+    settings = pipeline.source or settings_from({"storage.backend.class": "memory"})
+    with (
+        open_bucket(pipeline.output) as output,
+        open_bucket(settings) as bucket,
+        bucket.manager() as source,
+    ):
+        yield Parts(output.store, source)
 
 
 def query_of(pipeline: Pipeline) -> LogQuery:
