@@ -22,9 +22,8 @@ from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.restore.comparison import ComparedPartition, Comparison, MappedOffsets
 from tieredstore.restore.pairs import RecordDifference
 from tieredstore.restore.produce.offset_map import OffsetMap, load_map
-from tieredstore.restore.produce.partitioning import Partitioning
 from tieredstore.restore.produce.producing import ProduceRun
-from tieredstore.restore.produce.runs import SPARSE_RECORDS, OffsetRun, ProduceOptions
+from tieredstore.restore.produce.runs import SPARSE_RECORDS, OffsetRun, Partitioning, ProduceOptions
 from tieredstore.restore.produce.source import BucketTopics
 from tieredstore.restore.produce.time_cut import PartitionCut, TimeCut
 from tieredstore.testing.segments import Record, build_batch

@@ -32,8 +32,7 @@ from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.records.columns import int64_values
 from tieredstore.restore.pairs import Pair, RecordDifference, Rows, Side
-from tieredstore.restore.produce.partitioning import Partitioning
-from tieredstore.restore.produce.runs import CONTROL_TOPIC, ControlTopic, OffsetRun, ProduceOptions
+from tieredstore.restore.produce.runs import CONTROL_TOPIC, ControlTopic, OffsetRun, Partitioning, ProduceOptions
 from tieredstore.restore.produce.source import COLUMNS, BackupTopics, BucketTopics, without
 
 if TYPE_CHECKING:

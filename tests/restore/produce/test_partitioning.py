@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from tests.support.kafka.kafka_topics import consumed, end_offset, make_topic
 from tests.support.kafka.mock_kafka import mock_kafka
 from tests.support.servers.kafka import KafkaServer, java_command
-from tieredstore.restore.produce.partitioning import Partitioning, murmur2
-from tieredstore.restore.produce.runs import Partitioner
+from tieredstore.restore.produce.runs import Partitioner, Partitioning, murmur2
 
 PARTITIONS: Final = 7
 SOURCE: Final = 9

@@ -14,8 +14,7 @@ from tests.support.servers.kafka import KafkaServer
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import BrokerUnavailableError, ConfigError
 from tieredstore.restore.produce.offset_map import load_map
-from tieredstore.restore.produce.partitioning import Partitioning
-from tieredstore.restore.produce.runs import ProduceOptions
+from tieredstore.restore.produce.runs import Partitioning, ProduceOptions
 from tieredstore.restore.produce.target import TargetCluster
 from tieredstore.restore.produce.time_cut import PartitionCut, TimeCut
 

@@ -17,7 +17,7 @@ from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.kafka_cluster import KAFKA_39, KafkaCluster, start_kafka_cluster
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.restore.produce.offset_map import load_map
-from tieredstore.restore.produce.partitioning import Partitioning
+from tieredstore.restore.produce.runs import Partitioning
 from tieredstore.testing.batches import Record, build_batch
 from tieredstore.testing.segments import write_segment
 

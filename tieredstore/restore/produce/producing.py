@@ -28,12 +28,12 @@ from tieredstore.model import OffsetSpan, TopicPartition
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.restore.produce.continuation import check_same, check_stops, first_position, map_file, next_offsets
-from tieredstore.restore.produce.partitioning import Partitioning
 from tieredstore.restore.produce.runs import (
     CONTROL_TOPIC,
     ControlTopic,
     OffsetRun,
     OnProgress,
+    Partitioning,
     RunPosition,
     SourceRange,
     offsets_to_bytes,
