@@ -31,7 +31,7 @@ from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Leadership
 from tieredstore.uploader import service as module
 from tieredstore.uploader.service import Pauses, uploader_service
-from tieredstore.uploader.tries import GRACE_S
+from tieredstore.uploader.target import GRACE_S
 from tieredstore.uploader.uploader import Uploader
 
 

@@ -38,8 +38,7 @@ from tieredstore.uploader.metrics import Counts
 from tieredstore.uploader.partition import Partition
 from tieredstore.uploader.segment import Segment, cache_as_it_was
 from tieredstore.uploader.settled import Standing, is_compacted
-from tieredstore.uploader.target import Target
-from tieredstore.uploader.tries import Tries, TryLimit
+from tieredstore.uploader.target import Target, Tries, TryLimit
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -41,9 +41,8 @@ from tieredstore.uploader.schedule import Schedule
 from tieredstore.uploader.settings import UploaderSettings, uploader_settings_from
 from tieredstore.uploader.settled import BrokerSettling, DiskSettling, Inquiries, Settling
 from tieredstore.uploader.shipping import MOVED_ON, Shipper, Step, Uploads
-from tieredstore.uploader.target import Target
+from tieredstore.uploader.target import Target, Tries, TryLimit
 from tieredstore.uploader.topics import TopicAdvice, is_selected
-from tieredstore.uploader.tries import Tries, TryLimit
 
 if TYPE_CHECKING:
     from tieredstore.live.broker_state import BrokerState
