@@ -38,8 +38,7 @@ from tieredstore.errors import (
     UnknownKeyError,
 )
 from tieredstore.model import human_bytes
-from tieredstore.ops.keys.pairs import KeyPairFiles, generate_key_pair, passphrase_from
-from tieredstore.ops.keys.sealing import KmsKey, seal_pair
+from tieredstore.ops.keys.pairs import KeyPairFiles, KmsKey, generate_key_pair, passphrase_from, seal_pair
 from tieredstore.ops.keys.settings import add_key_pair, folder_of_pairs, list_pairs
 from tieredstore.ops.keys.use import KeyNeed, NeedReason, cached_until_ms
 
