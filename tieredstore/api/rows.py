@@ -17,7 +17,7 @@ from tieredstore.query.arguments import wrong_kind
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
-    from tieredstore.ops.cost.monthly import MonthlyCost
+    from tieredstore.ops.cost.usage import MonthlyCost
     from tieredstore.ops.listing import ListedSegment
     from tieredstore.remote.fetch.stream import SegmentStream
     from tieredstore.remote.source import SegmentSource

@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING
 from tieredstore.api.rows import Usage
 from tieredstore.api.tables import Table
 from tieredstore.errors import ConfigError
-from tieredstore.ops.cost.monthly import MonthlyCost, RequestSizes, cost_sums, monthly_cost, total_of
 from tieredstore.ops.cost.prices import PriceFile, read_prices
+from tieredstore.ops.cost.usage import (
+    MonthlyCost,
+    RequestSizes,
+    UsageBy,
+    UsageKey,
+    cost_sums,
+    monthly_cost,
+    total_of,
+    usage_of,
+)
 from tieredstore.ops.cost.usage import Usage as Sums
-from tieredstore.ops.cost.usage import UsageBy, UsageKey, usage_of
 from tieredstore.query.arguments import path_of
 
 if TYPE_CHECKING:

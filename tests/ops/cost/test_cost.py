@@ -14,18 +14,20 @@ from tieredstore.catalog.listing import list_segments
 from tieredstore.config import settings_from
 from tieredstore.format.chunk_index import FixedChunkIndex
 from tieredstore.format.keys import Suffix
-from tieredstore.ops.cost.monthly import (
+from tieredstore.ops.cost.prices import KafkaPrices, PriceFile, StorePrices, Use
+from tieredstore.ops.cost.usage import (
     GIB,
     CostSums,
     RequestSizes,
+    Usage,
+    UsageBy,
+    UsageKey,
     assumptions_of,
     cost_sums,
     growth_days,
     monthly_cost,
     total_of,
 )
-from tieredstore.ops.cost.prices import KafkaPrices, PriceFile, StorePrices, Use
-from tieredstore.ops.cost.usage import Usage, UsageBy, UsageKey
 from tieredstore.ops.listing import ListedSegment, load_stream
 
 DAY_MS = 86_400_000

@@ -10,8 +10,8 @@ import pytest
 from tests.support.cli.cli_process import tieredstore
 from tests.support.paths import REPOSITORY
 from tests.support.pubsub.pubsub_topics import topics_in, topics_on
-from tieredstore.ops.cost.monthly import GIB
 from tieredstore.ops.cost.prices import KafkaPrices, PriceFile, PubsubUse, StorePrices, read_prices
+from tieredstore.ops.cost.usage import GIB
 from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.topics import BatchLog
 from tieredstore.pubsub.upkeep.cost import TopicFacts, topic_assumptions, topic_cost, topic_facts

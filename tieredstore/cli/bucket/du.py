@@ -20,9 +20,8 @@ from tieredstore.cli.terminal.rows import Row, column, field, rounded_bytes, rou
 from tieredstore.cli.terminal.tables import WIDE, number, text, word
 from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
-from tieredstore.ops.cost.monthly import MonthlyCost, assumptions_of
 from tieredstore.ops.cost.prices import PriceFile, read_prices
-from tieredstore.ops.cost.usage import UsageBy
+from tieredstore.ops.cost.usage import MonthlyCost, UsageBy, assumptions_of
 
 
 class Sort(enum.StrEnum):

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.ops.cost.monthly import GIB, MONTH_DAYS, RequestSizes, growth_days
+from tieredstore.ops.cost.usage import GIB, MONTH_DAYS, RequestSizes, growth_days
 from tieredstore.pubsub.consume.partition_state import BUSY_LOOK_S, IDLE_LOOK_S
 from tieredstore.pubsub.queue.groups import BEAT_S
 from tieredstore.pubsub.queue.queues import STORE
