@@ -13,8 +13,7 @@ from tests.support.records.topic_buckets import Bucket
 from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.query import export
-from tieredstore.query.export import export_files, plan_export
-from tieredstore.query.export_folder import export_folder
+from tieredstore.query.export import export_files, export_folder, plan_export
 from tieredstore.query.topic_columns import ColumnTypes
 from tieredstore.query.topic_read import ReadPlan
 from tieredstore.query.writers import RowFormat

@@ -15,8 +15,7 @@ from tieredstore.api.scopes import check_keywords
 from tieredstore.errors import ConfigError
 from tieredstore.model import Earliest, Latest
 from tieredstore.query.arguments import check_callback
-from tieredstore.query.export import Exported, export_files, plan_export
-from tieredstore.query.export_folder import export_folder
+from tieredstore.query.export import Exported, export_files, export_folder, plan_export
 from tieredstore.query.positions import GivenPlace
 from tieredstore.query.topic_read import ReadPlan
 from tieredstore.query.topic_scan import default_parallelism
