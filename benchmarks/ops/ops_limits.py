@@ -25,8 +25,7 @@ from tieredstore.model import Uuid
 from tieredstore.ops.bucket import open_bucket
 from tieredstore.ops.keys.rotation import Rotation
 from tieredstore.ops.steps import Outcome
-from tieredstore.ops.verification.selection import Selection
-from tieredstore.ops.verification.subject import Level
+from tieredstore.ops.verification.selection import Level, Selection
 from tieredstore.ops.verification.verification import verify
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool

@@ -14,8 +14,7 @@ from tieredstore.api.verifying import convert_finding
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.errors import ConfigError
 from tieredstore.format.keys import Suffix
-from tieredstore.ops.verification.selection import Selection
-from tieredstore.ops.verification.subject import Level
+from tieredstore.ops.verification.selection import Level, Selection
 from tieredstore.ops.verification.verification import verify as verify_bucket
 from tieredstore.spark import verify
 

@@ -40,8 +40,8 @@ from tieredstore.ops.garbage import collection
 from tieredstore.ops.garbage.holds import LegalHold, list_holds, place_hold
 from tieredstore.ops.snapshots.storing import Snapshots
 from tieredstore.ops.steps import Outcome
+from tieredstore.ops.verification.selection import ClaimedOffsets, Level, SoundSegment
 from tieredstore.ops.verification.state import VerifyState
-from tieredstore.ops.verification.subject import ClaimedOffsets, Level, SoundSegment
 from tieredstore.pipelines.log import commit_log
 from tieredstore.pipelines.log.successes import read_success
 from tieredstore.pipelines.run.generation import commit_log_of

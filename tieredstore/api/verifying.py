@@ -21,9 +21,9 @@ from tieredstore.ops.listing import load_stream, within
 from tieredstore.ops.verification.brokers import BrokersBelief
 from tieredstore.ops.verification.findings import Finding as Found
 from tieredstore.ops.verification.findings import Severity
+from tieredstore.ops.verification.selection import Level as OfLevel
 from tieredstore.ops.verification.selection import Sample, Selection
 from tieredstore.ops.verification.state import VerifyState
-from tieredstore.ops.verification.subject import Level as OfLevel
 from tieredstore.ops.verification.verification import verify
 from tieredstore.query.arguments import check_callback
 

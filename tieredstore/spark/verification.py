@@ -14,8 +14,7 @@ from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid
 from tieredstore.ops.bucket import open_bucket
-from tieredstore.ops.verification.selection import Sample, Selection
-from tieredstore.ops.verification.subject import Level
+from tieredstore.ops.verification.selection import Level, Sample, Selection
 from tieredstore.ops.verification.verify_parts import VerifyPart, plan_parts, verify_part
 from tieredstore.query.positions import GivenPlace, time_of
 from tieredstore.remote.stores import StoreLike

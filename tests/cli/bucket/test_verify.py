@@ -20,7 +20,7 @@ from tieredstore.catalog.metadata_topic import SegmentState, SegmentUpdate
 from tieredstore.format.keys import Suffix
 from tieredstore.model import human_bytes
 from tieredstore.ops.brokers import METADATA_TOPIC
-from tieredstore.ops.verification.subject import Level
+from tieredstore.ops.verification.selection import Level
 
 SAMPLED = 2
 """Number of planted segments in a sample of 40%."""

@@ -21,8 +21,7 @@ from tieredstore.model import IndexType, Uuid
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.verification.findings import Finding, FindingKind
 from tieredstore.ops.verification.log_data import BatchChecks, LogWalk
-from tieredstore.ops.verification.selection import Selection
-from tieredstore.ops.verification.subject import Level
+from tieredstore.ops.verification.selection import Level, Selection
 from tieredstore.ops.verification.verification import verify
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import build_segment

@@ -17,8 +17,7 @@ from tieredstore.errors import TieredStoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import IndexType
 from tieredstore.ops.verification.findings import FindingKind
-from tieredstore.ops.verification.selection import Selection
-from tieredstore.ops.verification.subject import Level
+from tieredstore.ops.verification.selection import Level, Selection
 from tieredstore.ops.verification.verification import verify
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import find_decided_end

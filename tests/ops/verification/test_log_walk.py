@@ -21,7 +21,7 @@ from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.verification.findings import Finding, FindingKind
 from tieredstore.ops.verification.indexes import CheckedIndexes
 from tieredstore.ops.verification.log_data import BatchChecks, check_data
-from tieredstore.ops.verification.subject import Level, Subject
+from tieredstore.ops.verification.selection import Level, Subject
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker
 from tieredstore.testing.segments import write_segment

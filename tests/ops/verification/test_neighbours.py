@@ -18,7 +18,7 @@ from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.verification.findings import Finding, FindingKind
 from tieredstore.ops.verification.neighbours import Neighbours
-from tieredstore.ops.verification.subject import ClaimedOffsets, Level, Subject
+from tieredstore.ops.verification.selection import ClaimedOffsets, Level, Subject
 
 K = FindingKind
 LOST = (K.GAP, K.LEFT_BEHIND)

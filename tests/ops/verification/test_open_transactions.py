@@ -21,9 +21,8 @@ from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.model import Uuid
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.verification.findings import FindingKind
-from tieredstore.ops.verification.selection import Selection
+from tieredstore.ops.verification.selection import Level, Selection
 from tieredstore.ops.verification.state import VerifyState
-from tieredstore.ops.verification.subject import Level
 from tieredstore.ops.verification.verification import Narrow, verify
 from tieredstore.ops.verification.verify_parts import plan_parts, verify_part
 from tieredstore.testing.segments import Record, build_batch, write_segment

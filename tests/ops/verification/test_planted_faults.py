@@ -18,8 +18,7 @@ from tieredstore.catalog.listing import list_segments
 from tieredstore.model import Uuid
 from tieredstore.ops.bucket import Bucket, open_bucket
 from tieredstore.ops.verification.findings import Finding, FindingKind
-from tieredstore.ops.verification.selection import Selection
-from tieredstore.ops.verification.subject import Level
+from tieredstore.ops.verification.selection import Level, Selection
 from tieredstore.ops.verification.verification import verify
 from tieredstore.ops.verification.verify_parts import plan_parts, verify_part
 from tieredstore.remote import RemoteStorageManager

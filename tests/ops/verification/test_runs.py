@@ -28,8 +28,7 @@ from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import Uuid
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.verification.findings import FindingKind
-from tieredstore.ops.verification.selection import Selection
-from tieredstore.ops.verification.subject import Level
+from tieredstore.ops.verification.selection import Level, Selection
 from tieredstore.ops.verification.verification import Narrow, verify
 from tieredstore.records.settings import ReadSettings
 from tieredstore.remote import RemoteStorageManager

@@ -20,9 +20,8 @@ from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.errors import ConfigError
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.verification.findings import FindingKind
-from tieredstore.ops.verification.selection import Sample, Selection
+from tieredstore.ops.verification.selection import Level, Sample, Selection
 from tieredstore.ops.verification.state import VerifyState
-from tieredstore.ops.verification.subject import Level
 from tieredstore.ops.verification.verification import CheckedSegment, verify
 
 DAY_MS = 86_400_000

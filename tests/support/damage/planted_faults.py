@@ -14,7 +14,7 @@ from tieredstore.format.manifest import MAX_MANIFEST_SIZE
 from tieredstore.kafka.checkpoints import ProducerState, format_producer_snapshot
 from tieredstore.model import IndexType
 from tieredstore.ops.verification.findings import FindingKind
-from tieredstore.ops.verification.subject import Level
+from tieredstore.ops.verification.selection import Level
 from tieredstore.testing.batches import build_batch
 
 LOG, INDEXES, MANIFEST = Suffix.LOG, Suffix.INDEXES, Suffix.MANIFEST

@@ -19,8 +19,7 @@ from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.steps import Outcome, Step
 from tieredstore.ops.verification.findings import Finding, FindingKind
-from tieredstore.ops.verification.selection import Selection
-from tieredstore.ops.verification.subject import Level
+from tieredstore.ops.verification.selection import Level, Selection
 from tieredstore.ops.verification.verification import CheckedSegment, verify
 from tieredstore.remote import RemoteStorageManager
 

@@ -43,7 +43,7 @@ from tieredstore.ops.copies.copying import (
 from tieredstore.ops.copies.recoding import Recoding
 from tieredstore.ops.steps import Outcome
 from tieredstore.ops.verification.findings import Finding, FindingKind, Severity
-from tieredstore.ops.verification.subject import Level, Subject
+from tieredstore.ops.verification.selection import Level, Subject
 from tieredstore.ops.verification.verification import CheckedSegment, SegmentCheck
 from tieredstore.remote.copy.writer import WriteOptions
 from tieredstore.remote.key_ring import key_ring_of

@@ -27,7 +27,7 @@ from tieredstore.kafka.indexes import (
 )
 from tieredstore.model import ByteRange, IndexType
 from tieredstore.ops.verification.findings import Finding, FindingKind
-from tieredstore.ops.verification.subject import Subject
+from tieredstore.ops.verification.selection import Subject
 from tieredstore.transform.encryption import DataKey, SegmentCipher
 
 if TYPE_CHECKING:

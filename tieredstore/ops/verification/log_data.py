@@ -25,7 +25,7 @@ from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import ByteRange
 from tieredstore.ops.verification.findings import Finding, FindingKind
 from tieredstore.ops.verification.indexes import CheckedIndexes, end_findings
-from tieredstore.ops.verification.subject import MOST_FINDINGS, Subject
+from tieredstore.ops.verification.selection import MOST_FINDINGS, Subject
 
 if TYPE_CHECKING:
     from tieredstore.catalog.stored import StoredSegment

@@ -15,7 +15,7 @@ from tieredstore.format.keys import Suffix
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.ops.verification.findings import Finding, FindingKind
-from tieredstore.ops.verification.subject import ClaimedOffsets, Subject
+from tieredstore.ops.verification.selection import ClaimedOffsets, Subject
 
 _EPOCHS_KEPT: Final = 1000
 """The maximum number of leader epochs to remember for a partition. A segment overlaps only with segments of the last

@@ -19,7 +19,7 @@ from typing import Final
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.catalog.planning import Stamp
 from tieredstore.errors import ConfigError
-from tieredstore.ops.verification.subject import ClaimedOffsets, Level, SoundSegment
+from tieredstore.ops.verification.selection import ClaimedOffsets, Level, SoundSegment
 from tieredstore.process.closing import Closing
 from tieredstore.versions import VERIFY_STATE
 

@@ -45,8 +45,7 @@ from tieredstore.ops.verification.findings import Finding, FindingKind, Severity
 from tieredstore.ops.verification.indexes import KnownTransactions, check_indexes, key_finding
 from tieredstore.ops.verification.log_data import check_data, check_pointers
 from tieredstore.ops.verification.neighbours import Neighbours
-from tieredstore.ops.verification.selection import Selection
-from tieredstore.ops.verification.subject import ClaimedOffsets, Level, SoundSegment, Subject
+from tieredstore.ops.verification.selection import ClaimedOffsets, Level, Selection, SoundSegment, Subject
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote.manifest_object import parse_manifest, read_manifest_text

@@ -12,8 +12,7 @@ from tieredstore.format.keys import Suffix, main_path
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.ops.verification.findings import Finding, FindingKind
 from tieredstore.ops.verification.neighbours import find_recreated_topic
-from tieredstore.ops.verification.selection import Selection
-from tieredstore.ops.verification.subject import Level
+from tieredstore.ops.verification.selection import Level, Selection
 from tieredstore.ops.verification.verification import verify
 
 if TYPE_CHECKING:
