@@ -21,8 +21,8 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.s3.options import region_of_profile
-from tieredstore.config.installed import STORES, installed_class
 from tieredstore.config.loading import settings_from
+from tieredstore.config.named_class import STORES, installed_class
 from tieredstore.config.properties import own_properties
 from tieredstore.config.settings import Settings
 from tieredstore.config.values import plain

@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.settings_texts import BASE
 from tieredstore.config import settings_from
-from tieredstore.config.effects import Effect, effect_of
 from tieredstore.config.fetch import FetchSettings
 from tieredstore.config.names import core_names
+from tieredstore.config.properties import Effect, effect_of
 from tieredstore.errors import ConfigError
 
 AHEAD = "fetch.chunk.cache.prefetch.max.size"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.installed_packages import install
 from tieredstore.config import Settings, settings_from
-from tieredstore.config.installed import STORES, installed_class
+from tieredstore.config.named_class import STORES, installed_class
 from tieredstore.errors import ConfigError
 
 

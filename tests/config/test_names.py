@@ -14,10 +14,9 @@ from tests.support.paths import REPOSITORY
 from tests.support.reference.settings_page import all_sections, render_page
 from tests.support.settings_texts import AZURE, BASE, GCS, S3, error_of
 from tieredstore.config import load_settings, settings_from
-from tieredstore.config.effects import REFUSED, WITHOUT_EFFECT, Effect, effect_of
-from tieredstore.config.fields import property_names
+from tieredstore.config.fields import property_names, wing_groups
 from tieredstore.config.names import core_groups, core_names, known_names
-from tieredstore.config.sections import wing_groups
+from tieredstore.config.properties import REFUSED, WITHOUT_EFFECT, Effect, effect_of
 
 JAVA = "io.aiven.kafka.tieredstorage.storage."
 

@@ -16,10 +16,9 @@ from tests.support.examples import examples
 from tests.support.settings_texts import BASE
 from tieredstore.config import settings_from
 from tieredstore.config.clouds import AwsCredentials
-from tieredstore.config.fields import property_fields
+from tieredstore.config.fields import property_fields, wing_groups
 from tieredstore.config.names import core_groups
 from tieredstore.config.properties import own_properties
-from tieredstore.config.sections import wing_groups
 from tieredstore.errors import ConfigError
 
 STORES = {

@@ -14,8 +14,8 @@ import pytest
 from tests.support.fresh_python import run_fresh
 from tests.support.settings_texts import BASE, error_of
 from tieredstore.config import settings_from
+from tieredstore.config.fields import registered_parts
 from tieredstore.config.names import known_names
-from tieredstore.config.sections import registered_parts
 from tieredstore.errors import ConfigError
 from tieredstore.pubsub.settings import BatchBrokerSettings, BatchClientSettings, BatchSettings
 from tieredstore.uploader.settings import uploader_settings_from

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tieredstore.config.installed import STORES
+from tieredstore.config.named_class import STORES
 
 
 def install(

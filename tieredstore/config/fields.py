@@ -1,15 +1,26 @@
-"""Groups of settings: pydantic models with a field for each property. Each field defines which texts it accepts."""
+"""Groups of settings: pydantic models with a field for each property. Each field defines which texts it accepts.
+
+Optional parts, such as the uploader, register the sections of their groups (``module:SECTIONS``) as entry points of the
+group ``tieredstore.settings``. An entry point's name is the first component of the names of its properties: ``pubsub``
+for ``pubsub.*``. So a file imports only the parts whose properties it has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar
+import functools
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from tieredstore.config.values import Kind
+from tieredstore.installation import load_attached
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 class SettingsGroup(BaseModel):
@@ -52,3 +63,32 @@ def reads(group: type[SettingsGroup], name: str) -> bool:
 def broken_rule(name: str, why: str) -> PydanticCustomError:
     """Return a validator's error about several properties; ``why`` is a sentence without values."""
     return PydanticCustomError("rule", "{why}", {"name": name, "why": why})
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsSection:
+    """One table of docs/reference/settings.md. The names of all its properties begin with ``under``."""
+
+    title: str
+    intro: str
+    groups: tuple[type[SettingsGroup], ...]
+    under: str = ""
+
+
+@functools.cache
+def registered_parts() -> tuple[EntryPoint, ...]:
+    """Return the entry points of all optional parts with settings, including parts whose folder is absent."""
+    from importlib.metadata import entry_points  # noqa: PLC0415  loads fifty modules, rarely needed
+
+    return tuple(entry_points(group="tieredstore.settings"))
+
+
+def wing_sections(parts: Container[str] | None = None) -> tuple[SettingsSection, ...]:
+    """Return the sections of the installed optional parts; with ``parts``, only of the parts with these names."""
+    points = [point for point in registered_parts() if parts is None or point.name in parts]
+    return tuple(section for sections in load_attached(points) for section in sections)
+
+
+def wing_groups(parts: Container[str] | None = None) -> list[type[SettingsGroup]]:
+    """Return all groups of the installed optional parts; with ``parts``, only of the parts with these names."""
+    return [group for section in wing_sections(parts) for group in section.groups]

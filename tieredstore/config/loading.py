@@ -8,7 +8,6 @@ from typing import Final
 
 from pydantic import SecretStr
 
-from tieredstore.config.effects import Effect, effect_of
 from tieredstore.config.encryption import read_encryption
 from tieredstore.config.endpoint import ENDPOINT, UPLOADER_LAYOUT, read_endpoint
 from tieredstore.config.fetch import read_fetch
@@ -16,7 +15,7 @@ from tieredstore.config.fields import SettingsGroup
 from tieredstore.config.jvm import JvmProperties
 from tieredstore.config.names import check_is_ours, check_names, forgotten_names
 from tieredstore.config.pinterest import translate
-from tieredstore.config.properties import OwnProperties, own_properties, read_properties, texts_of
+from tieredstore.config.properties import Effect, OwnProperties, effect_of, own_properties, read_properties, texts_of
 from tieredstore.config.settings import Settings
 from tieredstore.config.source import SettingsReader
 from tieredstore.config.storage import BACKENDS, ProxySettings, backend_name

@@ -8,11 +8,10 @@ from typing import Final
 from tieredstore.config.encryption import PAIRS, EncryptionProperties, pair_id
 from tieredstore.config.endpoint import ENDPOINT, UPLOADER_LAYOUT, EndpointSettings, rule_of
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
-from tieredstore.config.fields import SettingsGroup, property_names, reads
+from tieredstore.config.fields import SettingsGroup, property_names, reads, registered_parts, wing_groups
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
 from tieredstore.config.nearest import did_you_mean
 from tieredstore.config.properties import DEFAULT_PREFIX
-from tieredstore.config.sections import registered_parts, wing_groups
 from tieredstore.config.settings import Settings
 from tieredstore.config.source import MAX_SHOWN, SettingsReader
 from tieredstore.config.storage import ProxySettings

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tieredstore.config.effects import Effect
+from tieredstore.config.properties import Effect
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.model import Properties
 

@@ -1,7 +1,9 @@
-"""Reads ``.properties`` files, and selects the plugin's properties from them."""
+"""Properties: reads ``.properties`` files, selects the plugin's properties or those of a bucket, and tells which
+properties have an effect in this package."""
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +22,21 @@ DEFAULT_PREFIX: Final = "rsm.config."
 PREFIX_PROPERTY: Final = "remote.log.storage.manager.impl.prefix"
 """The broker's property whose value is the prefix of the plugin's properties."""
 
+_OF_THE_BUCKET: Final = (
+    "chunk.",
+    "compression.",
+    "custom.",
+    "encryption.",
+    "endpoint.",
+    "key.",
+    "segment.",
+    "storage.",
+)
+"""Prefixes of the names of the properties that every reader or writer of the bucket needs. All other properties set the
+broker's caches, threads and limits.
+"""
+
+_PATHS: Final = (".root", ".path", ".file")
 _MAX_FILE_BYTES: Final = 1 << 20
 _MS: Final = timedelta(milliseconds=1)
 _USUAL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,32}(\.[A-Za-z0-9_-]{1,32})*")
@@ -179,3 +196,54 @@ def own_properties(mapping: Mapping[str, str], source: str) -> OwnProperties:
     if declared is not None:
         raise ConfigError(f"{source}: {PREFIX_PROPERTY} is {prefix!r}, but no property starts with it")
     return OwnProperties(source, "", dict(mapping))
+
+
+def bucket_properties(path: Path) -> tuple[dict[str, str], list[str]]:
+    """Return the bucket's settings in a broker's file, without the plugin's prefix, and the names of the file's other
+    settings.
+
+    Relative paths become absolute. Raise ConfigError if the file has no settings of a store.
+    """
+    own = own_properties(read_properties(path), str(path))
+    if "storage.backend.class" not in own.texts:
+        raise ConfigError(
+            f"{path} has no settings of tiered storage: in a broker's file they begin with rsm.config., as in "
+            "rsm.config.storage.backend.class"
+        )
+    taken = {name: text for name, text in own.texts.items() if name.startswith(_OF_THE_BUCKET)}
+    for name, text in taken.items():
+        if name.endswith(_PATHS):
+            taken[name] = str(path.absolute().parent / plain(text))
+    left = [name for name in own.texts if name not in taken] if own.prefix else []
+    return taken, left
+
+
+class Effect(enum.Enum):
+    """The effect of a property in this package. The value is the reference's word for this effect."""
+
+    IN_EFFECT = "in effect"
+    WITHOUT_EFFECT = "accepted without effect"
+    REFUSED = "refused"
+
+
+WITHOUT_EFFECT: Final = (
+    "metrics.*",
+    "iceberg.*",
+    "structure.provider.*",
+    "storage.overwrite.enabled",
+    "fetch.indexes.cache.thread.pool.size",
+    "fetch.chunk.cache.thread.pool.size",
+)
+"""Names, or prefixes ending in ``*``, of properties that are accepted without effect."""
+
+REFUSED: Final = ("storage.aws.credentials.provider.class",)
+"""Refused properties. If this package ignored the Java class, it would silently use other credentials."""
+
+
+def effect_of(name: str) -> Effect:
+    """Return the effect of the property ``name`` (without prefix)."""
+    if name in REFUSED:
+        return Effect.REFUSED
+    # A star stands for any ending, because the plugin does not fix the names of these properties.
+    matching = any(name == row or (row.endswith("*") and name.startswith(row[:-1])) for row in WITHOUT_EFFECT)
+    return Effect.WITHOUT_EFFECT if matching else Effect.IN_EFFECT

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from pydantic import Field, SecretStr, model_validator
 
 from tieredstore.config.fields import SettingsGroup, broken_rule
-from tieredstore.config.installed import STORES, installed_class
+from tieredstore.config.named_class import STORES, installed_class
 from tieredstore.config.nearest import did_you_mean
 from tieredstore.config.values import NAME, SECRET, integer, java_class
 

@@ -8,7 +8,7 @@ import importlib
 from functools import partial
 from typing import Final
 
-from tieredstore.config.installed import KEY_SOURCES, installed_class
+from tieredstore.config.named_class import KEY_SOURCES, installed_class
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.installation import Extra
 from tieredstore.kms.base import KeySource

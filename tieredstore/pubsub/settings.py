@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, SecretStr, model_validator
 
-from tieredstore.config.fields import SettingsGroup, broken_rule
-from tieredstore.config.sections import SettingsSection
+from tieredstore.config.fields import SettingsGroup, SettingsSection, broken_rule
 from tieredstore.config.values import BOOLEAN, NAME, PATH, choice, host_and_port, integer, long, string, words
 from tieredstore.limits import MAX_INT16
 

@@ -12,11 +12,10 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field, SecretStr
 
 from tieredstore.config.endpoint import PATTERNS
-from tieredstore.config.fields import SettingsGroup
+from tieredstore.config.fields import SettingsGroup, SettingsSection
 from tieredstore.config.names import check_names
 from tieredstore.config.pinterest import translate
 from tieredstore.config.properties import OwnProperties, own_properties, texts_of
-from tieredstore.config.sections import SettingsSection
 from tieredstore.config.source import SettingsReader
 from tieredstore.config.values import BOOLEAN, FOLDERS, NAME, PATH, choice, host_and_port, integer, long, string, words
 from tieredstore.model import GivenProperties, can_be_topic

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from tests.support.installed_packages import install
-from tieredstore.config.installed import KEY_SOURCES
+from tieredstore.config.named_class import KEY_SOURCES
 
 _CODE: Final = """
 import hashlib

@@ -9,14 +9,13 @@ from typing import Final
 from pydantic.fields import FieldInfo
 
 from tieredstore.config.clouds import AwsCredentials, AzureSettings, GcsSettings, S3Settings
-from tieredstore.config.effects import Effect, effect_of
 from tieredstore.config.encryption import PAIRS, EncryptionProperties, KeyPairSettings
 from tieredstore.config.endpoint import RULES, EndpointRule, EndpointSettings
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
-from tieredstore.config.fields import property_fields
+from tieredstore.config.fields import SettingsSection, property_fields, wing_sections
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
 from tieredstore.config.pinterest import TABLE
-from tieredstore.config.sections import SettingsSection, wing_sections
+from tieredstore.config.properties import Effect, effect_of
 from tieredstore.config.settings import Settings
 from tieredstore.config.storage import JAVA_BACKENDS, ProxySettings
 

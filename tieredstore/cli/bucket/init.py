@@ -45,7 +45,7 @@ def init(
         properties, left = _ask(), list[str]()
         source = "the answers"
     else:
-        from tieredstore.config.broker_file import bucket_properties
+        from tieredstore.config.properties import bucket_properties
 
         properties, left = bucket_properties(server_properties)
         source = str(server_properties)

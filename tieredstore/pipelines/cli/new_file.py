@@ -64,7 +64,7 @@ def init(
 
 
 def _bucket_of(store: Store) -> dict[str, str]:
-    from tieredstore.config.broker_file import bucket_properties
+    from tieredstore.config.properties import bucket_properties
 
     properties = {} if store.settings is None else bucket_properties(store.settings)[0]
     return properties if store.url is None else properties | _properties_of(store.url)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Final, NamedTuple
 
-from tieredstore.config.installed import installed_class
+from tieredstore.config.named_class import installed_class
 from tieredstore.errors import ConfigError, DataLossError, TieredStoreError
 from tieredstore.installation import Extra
 from tieredstore.process.closing import Closing
