@@ -236,7 +236,7 @@ ask("remove", lambda: list(live.remove(topic)))
 for url in ("s3://bucket", "gs://bucket", "az://bucket"):
     ask(url, lambda: ts.open(url).topics())
 for service in ("aws", "gcp", "azure", "vault"):
-    from tieredstore.kms.registry import key_source
+    from tieredstore.kms.base import key_source
     ask(service, lambda: key_source(service, "key"))
 print(json.dumps(said))
 """

@@ -36,12 +36,10 @@ from tieredstore.errors import (
     KeyServiceError,
     KeyServiceUnavailableError,
 )
-from tieredstore.kms import calls
+from tieredstore.kms import base
 from tieredstore.kms.azure import AzureKeySource
-from tieredstore.kms.base import KeySource
-from tieredstore.kms.calls import ask_service
+from tieredstore.kms.base import KeySource, ask_service, key_source
 from tieredstore.kms.gcp import GcpKeySource
-from tieredstore.kms.registry import key_source
 from tieredstore.process.retry import RetryPolicy
 
 pytestmark = pytest.mark.slow
@@ -394,7 +392,7 @@ def test_an_endpoint_of_credentials_that_drips_ends_by_the_deadline(
         if name.startswith(("AWS_", "GOOGLE_", "GCE_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(calls, "POLICY", RetryPolicy(attempts=1, timeout_s=1))
+    monkeypatch.setattr(base, "POLICY", RetryPolicy(attempts=1, timeout_s=1))
     with serving(KeyService()) as endpoint:
         host = endpoint.url.removeprefix("http://")
         monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{endpoint.url}/keys")

@@ -24,8 +24,7 @@ from tieredstore.errors import (
     TieredStoreError,
     excerpt,
 )
-from tieredstore.kms.base import KeySource
-from tieredstore.kms.calls import CONNECT_TIMEOUT_S, READ_TIMEOUT_S
+from tieredstore.kms.base import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, KeySource
 from tieredstore.redaction import redacted
 
 if TYPE_CHECKING:

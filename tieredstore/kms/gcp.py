@@ -29,8 +29,7 @@ from tieredstore.errors import (
     TieredStoreError,
     excerpt,
 )
-from tieredstore.kms.base import KeySource
-from tieredstore.kms.calls import READ_TIMEOUT_S
+from tieredstore.kms.base import READ_TIMEOUT_S, KeySource
 from tieredstore.redaction import redacted
 
 _NAME: Final = re.compile(r"projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+")

@@ -18,8 +18,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tieredstore.errors import KeyRingError, KeyServiceError
-from tieredstore.kms.base import KeySource
-from tieredstore.kms.calls import ask_service
+from tieredstore.kms.base import KeySource, ask_service
 from tieredstore.versions import SEALED_KEY
 
 _FORMAT: Final = "tieredstore.sealed.private.key"

@@ -26,8 +26,7 @@ from tieredstore.errors import (
     TieredStoreError,
     excerpt,
 )
-from tieredstore.kms.base import KeySource
-from tieredstore.kms.calls import READ_TIMEOUT_S
+from tieredstore.kms.base import READ_TIMEOUT_S, KeySource
 from tieredstore.redaction import redacted
 
 _WORD: Final = r"[A-Za-z0-9_-][A-Za-z0-9._-]*"

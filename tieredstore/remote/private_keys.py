@@ -43,7 +43,7 @@ def _private_key_der(pair: KeyPairSettings) -> bytes:
     name, text = _name(pair), _text(pair)
     if pair.kms is not None and pair.kms_key is not None:
         from tieredstore.kms import sealed_key  # noqa: PLC0415  rare, and loads a library
-        from tieredstore.kms.registry import key_source  # noqa: PLC0415
+        from tieredstore.kms.base import key_source  # noqa: PLC0415
 
         source = key_source(pair.kms, pair.kms_key, pair.kms_endpoint_url)
         return sealed_key.open_sealed(text, name=name, pair=pair.id, service=pair.kms, source=source)

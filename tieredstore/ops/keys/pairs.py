@@ -192,7 +192,7 @@ def seal_pair(settings: Settings, key_id: str, kms: KmsKey, path: Path) -> dict[
     """
     # These modules load libraries for RSA and AES, which other commands about keys do not need.
     from tieredstore.kms import sealed_key  # noqa: PLC0415
-    from tieredstore.kms.registry import key_source  # noqa: PLC0415
+    from tieredstore.kms.base import key_source  # noqa: PLC0415
     from tieredstore.remote.private_keys import open_pair  # noqa: PLC0415
 
     pairs = () if settings.encryption is None else settings.encryption.key_pairs
