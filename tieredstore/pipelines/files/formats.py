@@ -17,7 +17,7 @@ from pyarrow import orc
 
 from tieredstore.installation import Extra
 from tieredstore.pipelines.writers import ENVELOPE, KAFKA, BuiltIn, FileWriter, GroupedFile, compress_into
-from tieredstore.values.arrow_to_avro import avro_schema_of
+from tieredstore.values.avro import avro_schema_of
 
 _ORC_CODECS: Final[Mapping[str, str]] = {
     "none": "uncompressed",
