@@ -23,7 +23,6 @@ from tieredstore.catalog.stored import (
     manifest_info,
     manifest_size,
 )
-from tieredstore.catalog.transactions import end_markers, find_open_at_end
 from tieredstore.catalog.watermark import read_watermark
 from tieredstore.errors import (
     CorruptDataError,
@@ -48,6 +47,7 @@ from tieredstore.ops.verification.neighbours import Neighbours
 from tieredstore.ops.verification.selection import ClaimedOffsets, Level, Selection, SoundSegment, Subject
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.records.transactions import end_markers, find_open_at_end
 from tieredstore.remote.manifest_object import parse_manifest, read_manifest_text
 
 if TYPE_CHECKING:
