@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.remote.fetch.chunk_runs import greedy_run
+from tieredstore.remote.fetch.chunk_loads import greedy_run
 
 
 def plan(

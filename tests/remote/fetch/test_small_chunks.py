@@ -14,7 +14,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.remote.fetch.chunk_cache import ChunkKey, MemoryChunkCache
-from tieredstore.remote.fetch.chunk_runs import MAX_CHUNKS_OF_A_RUN, MAX_CHUNKS_ON_THEIR_WAY
+from tieredstore.remote.fetch.chunk_loads import MAX_CHUNKS_OF_A_RUN, MAX_CHUNKS_ON_THEIR_WAY
 
 pytestmark = pytest.mark.slow
 

@@ -25,8 +25,7 @@ from tieredstore.process.futures import outcome
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.remote.fetch.buffers import Destination, Original, StreamBuffers
 from tieredstore.remote.fetch.chunk_cache import ChunkCache, ChunkKey
-from tieredstore.remote.fetch.chunk_loads import Arrived, Job, Load, OpenSegment, Scheduled
-from tieredstore.remote.fetch.chunk_runs import greedy_run
+from tieredstore.remote.fetch.chunk_loads import Arrived, Job, Load, OpenSegment, Scheduled, greedy_run
 
 if TYPE_CHECKING:
     from tieredstore.remote.fetch.manifests import Manifests

@@ -14,8 +14,7 @@ from tieredstore.errors import AlreadyClosedError
 from tieredstore.model import ByteRange
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.remote.fetch.buffers import Destination, Original, StreamBuffers
-from tieredstore.remote.fetch.chunk_loads import Job
-from tieredstore.remote.fetch.chunk_runs import MAX_CHUNKS_ON_THEIR_WAY
+from tieredstore.remote.fetch.chunk_loads import MAX_CHUNKS_ON_THEIR_WAY, Job
 from tieredstore.transform.chunks import fresh_memory
 
 if TYPE_CHECKING:
