@@ -71,7 +71,7 @@ class Rows(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records of a file, in batches. Each batch has its partition, and the columns that ``record_rows.SHOWN`` names."""
+    """Records of a file, in batches. Each batch has its partition, and the columns that ``record_output.SHOWN`` has."""
 
     batches: Iterable[tuple[int | None, pa.RecordBatch]]
     topic: str | None = None

@@ -14,7 +14,7 @@ from typing import Final
 
 from tieredstore.cli.bucket.decoded_indexes import Entry, decode_rows, row_of
 from tieredstore.cli.records.formats import Asked, Format, Records, Rows, View
-from tieredstore.cli.records.record_rows import SHOWN
+from tieredstore.cli.records.record_output import SHOWN
 from tieredstore.cli.terminal.output import iso_utc
 from tieredstore.cli.terminal.rows import Row, column, field
 from tieredstore.cli.terminal.tables import number, word

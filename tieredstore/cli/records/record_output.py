@@ -1,28 +1,78 @@
-"""Records for a person: a table, or lines by a format with kcat's letters."""
+"""Records as output: rows of a table, JSON lines, and lines by a format with kcat's letters."""
 
 from __future__ import annotations
 
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 
-from tieredstore.cli.records.record_rows import TABLE, rows_of, table_cells
-from tieredstore.cli.terminal.output import complain, terminal_width
-from tieredstore.cli.terminal.tables import table_lines
+from tieredstore.cli.terminal.output import complain, iso_utc, terminal_width
+from tieredstore.cli.terminal.tables import Column, number, table_lines, text, word
 from tieredstore.errors import ConfigError, excerpt
+from tieredstore.query.writers import cell_text, json_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PartitionRecords: TypeAlias = "tuple[int, pa.RecordBatch]"
-"""A partition's number, and records of it."""
+SHOWN: Final = ("offset", "timestamp", "timestampType", "key", "value", "headers")
+"""The columns of records that commands show."""
+
+TABLE: Final[Sequence[Column]] = (
+    number("PARTITION", rank=2),
+    number("OFFSET"),
+    word("TIMESTAMP", rank=1),
+    text("KEY"),
+    text("VALUE"),
+)
+"""The columns of a table of records."""
 
 IN_TABLE: Final = ("offset", "timestamp", "key", "value", "headers")
 _SAMPLE: Final = 200
 """The number of records, from the first on, that determine the widths of a table's columns."""
+
+PartitionRecords: TypeAlias = "tuple[int, pa.RecordBatch]"
+"""A partition's number, and records of it."""
+
+
+def rows_of(records: pa.RecordBatch, columns: Sequence[str] = SHOWN) -> Iterator[dict[str, Any]]:
+    """Yield each record as a mapping from the names in ``columns`` to values."""
+    values: list[Sequence[Any]] = [_values(records.column(name)) for name in columns]
+    # Without columns, still yield one row per record.
+    rows = zip(*values, strict=True) if values else ((),) * records.num_rows
+    return (dict(zip(columns, row, strict=True)) for row in rows)
+
+
+def json_lines(records: pa.RecordBatch, partition: int | None, *, topic: str | None = None) -> Iterator[str]:
+    """Yield a JSON object for each record, one per line. ``topic`` and ``partition`` are omitted if None."""
+    known: dict[str, object] = {"topic": topic, "partition": partition}
+    place = {name: value for name, value in known.items() if value is not None}
+    for row in rows_of(records):
+        time = row["timestamp"]
+        row["timestamp_type"] = row.pop("timestampType")
+        yield json_line({**place, **row, "timestamp": iso_utc(time) or time})
+
+
+def table_cells(row: Mapping[str, Any], partition: str, offset_width: int = 0) -> list[str]:
+    """Return the cells of a record, for the columns of ``TABLE``. ``offset_width`` aligns offsets."""
+    time = "-" if row["timestamp"] is None else iso_utc(row["timestamp"]) or str(row["timestamp"])
+    headers = "".join(f"  {header['key']}={shown_text(header['value'])}" for header in row["headers"] or ())
+    # Show a dash for an unknown offset, because files of other tools may contain only values.
+    offset = ("-" if row["offset"] is None else str(row["offset"])).rjust(offset_width)
+    return [partition, offset, time, shown_text(row["key"]), shown_text(row["value"]) + headers]
+
+
+def _values(column: pa.Array) -> Sequence[Any]:
+    # Read times as milliseconds, because a record's time may be beyond Python's calendar.
+    values: Sequence[Any] = (column.view("int64") if str(column.type).startswith("timestamp") else column).to_pylist()
+    return values
+
+
+def shown_text(data: object) -> str:
+    """Return text unchanged, other bytes in hexadecimal, and structured values as JSON."""
+    return cell_text(data, null="null")
 
 
 def write_table(batches: Iterable[PartitionRecords], *, offset_width: int = 0) -> None:

@@ -16,7 +16,7 @@ import typer
 from tieredstore.cli.app.options import BACKUP, Count, Output, Store
 from tieredstore.cli.records.formats import Asked, Format, Records, Shown, View
 from tieredstore.cli.records.kafka_files import KAFKA_FILES
-from tieredstore.cli.records.record_rows import TABLE, json_lines, rows_of, table_cells
+from tieredstore.cli.records.record_output import TABLE, json_lines, rows_of, table_cells
 from tieredstore.cli.terminal.output import JsonValue, complain, print_growing_table, print_json_line, print_lines
 from tieredstore.cli.terminal.streams import StandardOutputFailedError
 from tieredstore.errors import ConfigError, TieredStoreError

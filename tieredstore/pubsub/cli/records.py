@@ -18,7 +18,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.cli.records.formats import Asked, Rows, Shown, View
-from tieredstore.cli.records.record_rows import shown_text
+from tieredstore.cli.records.record_output import shown_text
 from tieredstore.cli.terminal.output import complain, counted, iso_utc, print_lines
 from tieredstore.cli.terminal.rows import Row, attributes, column, field
 from tieredstore.cli.terminal.tables import number, plain, text, word
