@@ -15,8 +15,7 @@ from tests.support.examples import examples
 from tests.support.paths import GOLDEN
 from tieredstore.errors import ManifestCorruptError
 from tieredstore.format.data_key_field import same_but_for_data_key, with_data_key
-from tieredstore.format.manifest import SegmentManifest, WrappedDataKey
-from tieredstore.format.manifest_rules import ManifestRules
+from tieredstore.format.manifest import ManifestRules, SegmentManifest, WrappedDataKey
 
 MANIFESTS = sorted(GOLDEN.rglob("*.rsm-manifest"))
 ENCRYPTED = [path for path in MANIFESTS if SegmentManifest.from_bytes(path.read_bytes()).encryption is not None]

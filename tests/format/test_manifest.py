@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment
 from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex, VariableChunkIndex
-from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManifest, WrappedDataKey
-from tieredstore.format.manifest_rules import KnownSegment
+from tieredstore.format.manifest import IndexEntry, KnownSegment, SegmentIndexes, SegmentManifest, WrappedDataKey
 from tieredstore.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
 TOPIC_ID = Uuid.parse("lZ6vvmajTWKDBUTV6SQAtQ")

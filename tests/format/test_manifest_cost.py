@@ -16,8 +16,7 @@ from tests.support.stores.catalog_stores import MadeSegment, partition_of
 from tests.support.work import measured
 from tieredstore.errors import CorruptDataError
 from tieredstore.format.chunk_index import pack_chunk_sizes
-from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest
-from tieredstore.format.manifest_rules import KnownSegment, ManifestRules
+from tieredstore.format.manifest import MAX_MANIFEST_SIZE, KnownSegment, ManifestRules, SegmentManifest
 
 SEGMENT = MadeSegment(partition_of(), 0, 9)
 KNOWN = KnownSegment(SEGMENT.metadata.remote_log_segment_id, 0)

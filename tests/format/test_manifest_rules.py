@@ -13,8 +13,7 @@ from tests.support.records.small_segments import memory_settings
 from tests.support.stores.catalog_stores import partition_of
 from tieredstore.errors import ManifestCorruptError
 from tieredstore.format.chunk_index import pack_chunk_sizes
-from tieredstore.format.manifest import SegmentManifest
-from tieredstore.format.manifest_rules import MAX_SMALL_CHUNKS, MIN_CHUNK_SIZE, KnownSegment, ManifestRules
+from tieredstore.format.manifest import MAX_SMALL_CHUNKS, MIN_CHUNK_SIZE, KnownSegment, ManifestRules, SegmentManifest
 from tieredstore.model import RemoteLogSegmentId, Uuid
 from tieredstore.remote.manifest_object import rules_of
 

@@ -15,7 +15,7 @@ from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.catalog.stored import load_segment
 from tieredstore.errors import CorruptDataError, SegmentNotFoundError
 from tieredstore.format.keys import Suffix
-from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
+from tieredstore.format.manifest import DEFAULT_RULES, ManifestRules
 from tieredstore.kafka.checkpoints import (
     LeaderEpochs,
     parse_leader_epochs,

@@ -19,8 +19,7 @@ from tieredstore.errors import (
     TieredStoreError,
 )
 from tieredstore.format.keys import Suffix, object_key
-from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest
-from tieredstore.format.manifest_rules import DEFAULT_RULES, KnownSegment, ManifestRules
+from tieredstore.format.manifest import DEFAULT_RULES, MAX_MANIFEST_SIZE, KnownSegment, ManifestRules, SegmentManifest
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.remote.manifest_object import manifest_text, parse_manifest

@@ -8,8 +8,7 @@ from typing import Final
 
 from tieredstore.errors import ManifestCorruptError
 from tieredstore.format.json_object import json_bytes, json_value_at
-from tieredstore.format.manifest import SegmentManifest, WrappedDataKey
-from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
+from tieredstore.format.manifest import DEFAULT_RULES, ManifestRules, SegmentManifest, WrappedDataKey
 
 _ANY: Final = "any"
 """Text in place of the key pair's id, so that two manifests compare equal although their key pairs differ."""

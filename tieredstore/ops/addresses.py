@@ -12,7 +12,7 @@ from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.catalog.stored import StoredSegment, load_segment
 from tieredstore.errors import ConfigError, CorruptDataError, ResourceNotFoundError, SegmentNotFoundError
 from tieredstore.format.keys import Suffix
-from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
+from tieredstore.format.manifest import DEFAULT_RULES, ManifestRules
 from tieredstore.model import Uuid, human_bytes
 
 _MOST_NAMED: Final = 20

@@ -12,7 +12,7 @@ from tieredstore.config import Settings
 from tieredstore.config.endpoint import LAYOUT, PINTEREST
 from tieredstore.errors import ConfigError
 from tieredstore.format.keys import displayed_key
-from tieredstore.format.manifest_rules import ManifestRules
+from tieredstore.format.manifest import ManifestRules
 from tieredstore.places.opening import open_places
 from tieredstore.remote.manifest_object import rules_of
 

@@ -12,7 +12,7 @@ from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.catalog.stored import StoredSegment, load_each
 from tieredstore.errors import CorruptDataError, ObjectArchivedError, SegmentNotFoundError, TieredStoreError
 from tieredstore.format.keys import Suffix
-from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
+from tieredstore.format.manifest import DEFAULT_RULES, ManifestRules
 from tieredstore.model import AtTime, RemoteLogSegmentMetadata, TopicIdPartition, check_offset
 from tieredstore.process.parallel import READERS
 from tieredstore.process.thread_pool import ThreadPool

@@ -36,7 +36,7 @@ from tieredstore.remote.stores import StoreLike, resolve_store
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
-    from tieredstore.format.manifest_rules import ManifestRules
+    from tieredstore.format.manifest import ManifestRules
     from tieredstore.remote.copy.raw_writer import RawSegmentWriter
     from tieredstore.remote.fetch.raw_indexes import RawIndexes
     from tieredstore.remote.stores import NamedStore

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import ManifestCorruptError, SegmentCorruptError
 from tieredstore.format.keys import Suffix
-from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest
-from tieredstore.format.manifest_rules import KnownSegment, ManifestRules
+from tieredstore.format.manifest import MAX_MANIFEST_SIZE, KnownSegment, ManifestRules, SegmentManifest
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings

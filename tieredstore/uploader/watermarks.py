@@ -27,7 +27,7 @@ from tieredstore.catalog.watermark import (
     watermark_key,
 )
 from tieredstore.errors import CorruptDataError, ObjectNotFoundError, PreconditionFailedError
-from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
+from tieredstore.format.manifest import DEFAULT_RULES, ManifestRules
 from tieredstore.kafka.checkpoints import LeaderEpochs, epoch_at, find_difference, have_same_leaders
 from tieredstore.limits import MAX_INT64
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition

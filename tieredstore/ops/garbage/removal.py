@@ -13,7 +13,7 @@ from tieredstore.catalog.metadata_topic import SegmentState
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import StoreError
 from tieredstore.format.keys import Suffix
-from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
+from tieredstore.format.manifest import DEFAULT_RULES, ManifestRules
 from tieredstore.model import AtTime, TopicIdPartition, check_offset
 from tieredstore.ops.brokers import BrokersView
 from tieredstore.ops.garbage.collection import delete_objects, least_age_ms, written_ms

@@ -24,8 +24,7 @@ from tieredstore.errors import (
 )
 from tieredstore.format.data_key_field import with_data_key
 from tieredstore.format.keys import Suffix
-from tieredstore.format.manifest import WrappedDataKey
-from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
+from tieredstore.format.manifest import DEFAULT_RULES, ManifestRules, WrappedDataKey
 from tieredstore.ops.keys.use import RotationNotes
 from tieredstore.ops.snapshots.storing import Snapshots, StoredSnapshot
 from tieredstore.ops.steps import Outcome, Step, require_conditional_writes

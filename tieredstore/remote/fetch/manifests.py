@@ -16,7 +16,7 @@ from tieredstore.errors import (
 )
 from tieredstore.format.chunk_index import VariableChunkIndex
 from tieredstore.format.keys import Suffix
-from tieredstore.format.manifest_rules import DEFAULT_RULES, KnownSegment, ManifestRules
+from tieredstore.format.manifest import DEFAULT_RULES, KnownSegment, ManifestRules
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.remote.manifest_object import parse_manifest, read_manifest_text
 from tieredstore.remote.statistics import Counters, FetchStats
