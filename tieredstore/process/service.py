@@ -20,7 +20,7 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.process.endpoint import Endpoint, Page
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.health import Health
-from tieredstore.process.signal_handlers import SignalHandlers
+from tieredstore.process.interruption import SignalHandlers
 from tieredstore.process.stopping import Stop, is_without_work
 
 _logger: Final = logging.getLogger(__name__)
