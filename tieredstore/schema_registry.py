@@ -30,7 +30,7 @@ from tieredstore.format.json_object import Json
 from tieredstore.installation import Extra
 from tieredstore.process.closing import Closing
 from tieredstore.process.deadline import Deadline
-from tieredstore.process.per_process import PerProcess
+from tieredstore.process.forks import PerProcess
 from tieredstore.process.retry import Attempt, RetryPolicy
 from tieredstore.redaction import redacted
 from tieredstore.values.avro import AvroSchema, ReferringSchema

@@ -32,7 +32,7 @@ from tieredstore.errors import (
     excerpt,
 )
 from tieredstore.process.deadline import Deadline, Stall
-from tieredstore.process.per_process import PerProcess
+from tieredstore.process.forks import PerProcess
 from tieredstore.process.retry import Attempt, RetryPolicy
 from tieredstore.process.thread_pool import ThreadPool
 

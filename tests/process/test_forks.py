@@ -134,7 +134,7 @@ def test_what_is_left_to_the_parent_is_never_destroyed_in_a_child_or_in_a_child_
 
 def test_a_client_of_the_parent_is_neither_closed_nor_destroyed_by_a_child() -> None:
     printed = run_forks("""
-        from tieredstore.process.per_process import PerProcess
+        from tieredstore.process.forks import PerProcess
 
         class Client:
             def __init__(self):
@@ -189,7 +189,7 @@ def test_a_client_of_librdkafka_is_left_alone_at_the_end_of_a_child() -> None:
             "held._lock",
             "held.add(requests=1) or held.snapshot().requests",
         ),
-        ("process.per_process.PerProcess(lambda: 1, print)", "held._lock", "held.get()"),
+        ("process.forks.PerProcess(lambda: 1, print)", "held._lock", "held.get()"),
         ("metrics.counting.Snapshots('name')", "held._lock", "held.add(dict) and 1"),
     ],
 )  # fmt: skip
@@ -201,7 +201,7 @@ def test_a_lock_that_another_thread_holds_does_not_hang_the_child(
         from pathlib import Path
         from tieredstore import backends, metrics, process, remote
         import tieredstore.backends.cloud.watched_file, tieredstore.backends.memory
-        import tieredstore.backends.wrappers.stack, tieredstore.process.per_process
+        import tieredstore.backends.wrappers.stack, tieredstore.process.forks
         import tieredstore.process.bounded_map, tieredstore.remote.statistics
 
         Path(sys.argv[1]).write_text("x")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tieredstore.process.per_process import PerProcess
+from tieredstore.process.forks import PerProcess
 
 created: list[int] = []
 closed: list[int] = []

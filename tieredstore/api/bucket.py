@@ -17,9 +17,9 @@ from tieredstore.errors import ConfigError
 from tieredstore.installation import Extra
 from tieredstore.model import AtTime, TopicIdPartition, Uuid
 from tieredstore.process.closing import Closer, Closing
+from tieredstore.process.forks import PerProcess
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.process.parallel import READERS
-from tieredstore.process.per_process import PerProcess
 from tieredstore.query.arguments import Partitions, TopicIdLike, path_of, topic_id_of, wrong_kind
 from tieredstore.query.positions import GivenPlace, duration_of, place_of, time_of, window_of
 from tieredstore.redaction import redacted

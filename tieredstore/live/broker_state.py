@@ -21,7 +21,7 @@ from tieredstore.live.faults import fault
 from tieredstore.live.properties import check_timeout, client_configuration
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.process.closing import Closing
-from tieredstore.process.per_process import PerProcess
+from tieredstore.process.forks import PerProcess
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")

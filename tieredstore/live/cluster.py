@@ -36,7 +36,7 @@ from tieredstore.live.properties import check_timeout, client_configuration
 from tieredstore.live.topic_watch import TopicWatch
 from tieredstore.model import Isolation, TopicPartition, Uuid
 from tieredstore.process.closing import Closing
-from tieredstore.process.per_process import PerProcess
+from tieredstore.process.forks import PerProcess
 
 if TYPE_CHECKING:
     from confluent_kafka import Uuid as KafkaUuid

@@ -33,7 +33,7 @@ from tieredstore.live.properties import client_configuration
 from tieredstore.live.topic_watch import TopicWatch
 from tieredstore.model import Isolation, Uuid
 from tieredstore.process.closing import Closing
-from tieredstore.process.per_process import PerProcess
+from tieredstore.process.forks import PerProcess
 
 
 class LiveReader(Closing):

@@ -15,8 +15,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.live.clients import LiveProducer
 from tieredstore.live.properties import producer_configuration
 from tieredstore.process.closing import Closing
-from tieredstore.process.forks import begin_again_after_fork
-from tieredstore.process.per_process import PerProcess
+from tieredstore.process.forks import PerProcess, begin_again_after_fork
 from tieredstore.pubsub.counts import AUDIT, AuditingCounts, export
 from tieredstore.pubsub.format.audit_records import AuditRecord
 from tieredstore.pubsub.format.messages import ProducerRequest

@@ -34,7 +34,7 @@ from tieredstore.live.properties import producer_configuration
 from tieredstore.live.reader import LiveReader
 from tieredstore.model import TopicPartition
 from tieredstore.process.deadline import Deadline
-from tieredstore.process.per_process import PerProcess
+from tieredstore.process.forks import PerProcess
 from tieredstore.pubsub.queue.kafka_group import KafkaGroup, group_states
 from tieredstore.pubsub.queue.queues import (
     LOOK_AGAIN_S,

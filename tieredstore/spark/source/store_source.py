@@ -21,7 +21,7 @@ from tieredstore.config.names import core_groups
 from tieredstore.config.properties import own_properties
 from tieredstore.config.values import PATH
 from tieredstore.errors import ConfigError
-from tieredstore.process.per_process import PerProcess
+from tieredstore.process.forks import PerProcess
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.remote.stores import NamedStore, StoreLike, find_store, named_store_of
 
