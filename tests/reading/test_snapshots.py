@@ -16,7 +16,7 @@ from tieredstore.reading import survey
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.snapshots import LogSnapshots
 from tieredstore.records.splits import find_stable_end
-from tieredstore.remote.source import SegmentSource
+from tieredstore.remote.manager import SegmentSource
 from tieredstore.testing.segments import PARTITION, Producer, Record, build_batch, build_end_marker
 
 QUERY = LogQuery(Subscribe((PARTITION.topic,)))

@@ -135,7 +135,7 @@ def test_a_child_is_told_what_its_parent_alone_has(tmp_path: Path) -> None:
         from tieredstore.errors import AlreadyClosedError
         from tieredstore.process.thread_pool import ThreadPool
         from tieredstore.remote import RemoteStorageManager
-        from tieredstore.remote.pools import Pools
+        from tieredstore.remote.manager import Pools
 
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, from Python 3.12 on
         store, data = MemoryObjectStore(), write_segment(Path(sys.argv[1]), b"x" * 500)

@@ -13,7 +13,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.remote import manager as manager_module
-from tieredstore.remote.pools import Pools
+from tieredstore.remote.manager import Pools
 
 
 class ClosingStore(MemoryObjectStore):

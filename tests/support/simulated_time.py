@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, ParamSpec, TypeVar
 
-from tieredstore.remote.pools import Pools
+from tieredstore.remote.manager import Pools
 
 P = ParamSpec("P")
 T = TypeVar("T")

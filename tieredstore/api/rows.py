@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tieredstore.ops.cost.usage import MonthlyCost
     from tieredstore.ops.listing import ListedSegment
     from tieredstore.remote.fetch.stream import SegmentStream
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 _PIECE: Final = 1 << 20
 

@@ -16,7 +16,7 @@ from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 if TYPE_CHECKING:
     from tieredstore.catalog.stored import StoredSegment
     from tieredstore.kafka.batches import BatchHeader
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 _NEEDED: Final = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.LEADER_EPOCH)
 

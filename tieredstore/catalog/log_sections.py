@@ -24,7 +24,7 @@ from tieredstore.remote.fetch.log_batches import LogBatches
 
 if TYPE_CHECKING:
     from tieredstore.kafka.records import RecordDecoder
-    from tieredstore.remote.source import NextSegment, SegmentSource
+    from tieredstore.remote.manager import NextSegment, SegmentSource
 
 
 @dataclass(frozen=True, slots=True)

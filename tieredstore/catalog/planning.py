@@ -25,7 +25,7 @@ from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tieredstore.kafka.records import RecordDecoder
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 _PIECE_BYTES: Final = 4 << 20
 

@@ -48,7 +48,7 @@ from tieredstore.process.parallel import in_parallel
 
 if TYPE_CHECKING:
     from tieredstore.kafka.batches import BatchHeader
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.versions import WATERMARK
 
 if TYPE_CHECKING:
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tieredstore.live import LiveCluster
     from tieredstore.live.cluster import GroupCommit
     from tieredstore.partitions.history import History
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 Result = TypeVar("Result")
 

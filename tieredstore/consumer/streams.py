@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.consumer.settings import ConsumerSettings
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 UNREADABLE: Final = (CorruptDataError, UnknownKeyError, WrongKeyError)
 """Errors that no retry can solve."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tieredstore.model import AtTime, RemoteLogSegmentMetadata, TopicIdPartition, TopicPartition
     from tieredstore.partitions.log import PartitionLog
     from tieredstore.reading.log_snapshot import LogSnapshot
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 _logger: Final = logging.getLogger(__name__)
 

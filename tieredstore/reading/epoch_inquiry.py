@@ -14,7 +14,7 @@ from tieredstore.partitions.history import History, cut_by_broker, cut_by_waterm
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.live import EpochEnd, LiveCluster
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 
 class BothSides(NamedTuple):

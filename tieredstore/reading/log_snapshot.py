@@ -14,7 +14,7 @@ from tieredstore.partitions.selections import Assign, Selection, named_topics
 
 if TYPE_CHECKING:
     from tieredstore.reading.query import LogQuery
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from tieredstore.records.splits import RecordSplit, SplitLimits, SplitPlanner
 if TYPE_CHECKING:
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.query import LogQuery
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 _logger: Final = logging.getLogger(__name__)
 

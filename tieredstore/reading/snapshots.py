@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tieredstore.live import EpochEnd, LiveCluster
     from tieredstore.partitions.log import PartitionLog
     from tieredstore.reading.query import LogQuery
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tieredstore.partitions.history import Cut
     from tieredstore.partitions.log import OffsetWindow, PartitionLog
     from tieredstore.reading.query import LogQuery
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 
 def find_runs(lineage: Lineage, start: int, stop: int) -> Iterator[OffsetWindow]:

@@ -24,7 +24,7 @@ from tieredstore.process.parallel import READERS
 from tieredstore.process.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 _logger: Final = logging.getLogger(__name__)
 

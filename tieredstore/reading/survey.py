@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tieredstore.catalog.watermark import StoredWatermarks
     from tieredstore.live import LiveCluster, LiveTopic
     from tieredstore.reading.query import LogQuery
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 
 class _LiveSpan(NamedTuple):

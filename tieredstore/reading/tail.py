@@ -29,7 +29,7 @@ from tieredstore.records.settings import ReadSettings
 if TYPE_CHECKING:
     from tieredstore.live import EpochEnd, LiveFollower, LiveTopic
     from tieredstore.reading.query import LogQuery
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tieredstore.partitions.log import OffsetWindow, PartitionLog
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.query import LogQuery
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 _logger: Final = logging.getLogger(__name__)
 

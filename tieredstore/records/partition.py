@@ -23,7 +23,7 @@ from tieredstore.records.settings import ReadSettings
 from tieredstore.records.transactions import Transactions
 
 if TYPE_CHECKING:
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Span
     from tieredstore.records.settings import ReadSettings
     from tieredstore.remote.fetch.stream import SegmentStream
-    from tieredstore.remote.source import NextSegment, SegmentSource
+    from tieredstore.remote.manager import NextSegment, SegmentSource
 
 _logger: Final = logging.getLogger(__name__)
 

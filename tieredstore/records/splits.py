@@ -25,7 +25,7 @@ from tieredstore.records.settings import ReadSettings
 from tieredstore.records.transactions import Transactions, find_aborted_in_each
 
 if TYPE_CHECKING:
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 _logger: Final = logging.getLogger(__name__)
 _MAX_SPLITS: Final = 1_000_000

@@ -35,7 +35,7 @@ from tieredstore.records.report import Undecided
 
 if TYPE_CHECKING:
     from tieredstore.process.thread_pool import ThreadPool
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 
 def find_open_at_end(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> dict[int, int]:

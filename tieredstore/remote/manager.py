@@ -5,19 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.format.custom_metadata import CustomMetadata, CustomMetadataField
 from tieredstore.format.keys import Suffix, main_path
-from tieredstore.format.manifest import SegmentManifest
+from tieredstore.format.manifest import ManifestRules, SegmentManifest
 from tieredstore.metrics import counting
 from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
 from tieredstore.places.opening import open_places
 from tieredstore.process.closing import Closer, Closing
 from tieredstore.process.lifetime import Lifetime
+from tieredstore.process.thread_pool import ThreadPool, ThreadsOfProcess
 from tieredstore.remote.copy.writer import CopiedSegment, SegmentWriter, StoredSizes, WriteOptions, count_threads
 from tieredstore.remote.fetch.cached_loads import CachedLoads
 from tieredstore.remote.fetch.fetcher import Fetcher
@@ -29,26 +32,64 @@ from tieredstore.remote.key_ring import key_ring_of
 from tieredstore.remote.layout import KeyLayout
 from tieredstore.remote.managed_store import ManagedStore, ManagerCalls
 from tieredstore.remote.manifest_object import delete_manifest_first, rules_of
-from tieredstore.remote.pools import Pools
-from tieredstore.remote.source import NextSegment
 from tieredstore.remote.statistics import FetchStats
 from tieredstore.remote.stores import StoreLike, resolve_store
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
-    from tieredstore.format.manifest import ManifestRules
     from tieredstore.remote.copy.raw_writer import RawSegmentWriter
     from tieredstore.remote.fetch.raw_indexes import RawIndexes
     from tieredstore.remote.stores import NamedStore
     from tieredstore.transform.encryption import RandomBytes
     from tieredstore.transform.keyring import KeyRing
 
-
 CLOSE_S: Final = 2.0
 """Maximum time for closing a manager, in seconds."""
 
 _REST_S: Final = 0.7
 """Seconds that ``close`` waits for running work, so that a copy can roll back."""
+
+NextSegment: TypeAlias = Callable[[], RemoteLogSegmentMetadata | None]
+"""Function that returns the segment after the current one, or None at the end. The reader calls the function once, on
+its own thread, so the function must be fast.
+"""
+
+SegmentSource: TypeAlias = "RemoteStorageManager"
+"""A manager whose segments are only read. Its owner closes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Threads of a manager: three pools, because a task must not wait for another task of the same pool.
+
+    ``transform`` encodes and decodes chunks. ``fetch`` waits for ranged GETs of logs, ``lookup`` for manifests and
+    indexes. A fetch task may wait for a lookup task. Tasks of the other pools wait for no task.
+    """
+
+    transform: Executor
+    fetch: Executor
+    lookup: Executor
+
+    @classmethod
+    def of_threads(cls, *, transform: int, fetch: int, lookup: int) -> Pools:
+        """Make pools with at most these numbers of threads (0: one per processor). Threads start on demand."""
+        sizes = {"transform": transform, "fetch": fetch, "lookup": lookup}
+        return cls(
+            **{name: ThreadPool(size or os.cpu_count() or 1, f"tieredstore-{name}") for name, size in sizes.items()}
+        )
+
+    def of_this_process(self) -> Pools:
+        """Wrap the pools so that a forked child refuses to use them."""
+        return Pools(*(ThreadsOfProcess(pool) for pool in (self.transform, self.fetch, self.lookup)))
+
+    def bound(self, life: Lifetime) -> Pools:
+        """Wrap the pools so that the futures of their tasks end with ``life``."""
+        return Pools(life.bound(self.transform), life.bound(self.fetch), life.bound(self.lookup))
+
+    def shutdown(self, wait: bool) -> None:
+        """Drop queued tasks. Wait for running tasks if ``wait``, otherwise abandon them."""
+        for pool in (self.lookup, self.fetch, self.transform):
+            pool.shutdown(wait, cancel_futures=True)
 
 
 class RemoteStorageManager(Closing):

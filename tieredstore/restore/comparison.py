@@ -38,7 +38,7 @@ from tieredstore.restore.produce.source import COLUMNS, BackupTopics, BucketTopi
 if TYPE_CHECKING:
     from tieredstore.model import AtTime, OffsetSpan
     from tieredstore.reading.topic_backup import TopicBackup
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
     from tieredstore.restore.produce.offset_map import OffsetMap
     from tieredstore.restore.produce.runs import RunPosition, SourceRange
     from tieredstore.restore.produce.source import SourceTopics

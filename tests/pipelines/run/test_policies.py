@@ -25,7 +25,7 @@ from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.planner import Planner, look_s, policy_of
 from tieredstore.pipelines.run.windows import Policy
 from tieredstore.reading.log_snapshot import LogSnapshot
-from tieredstore.remote.source import SegmentSource
+from tieredstore.remote.manager import SegmentSource
 from tieredstore.testing.segments import PARTITION
 
 ID = Uuid(bytes(16))

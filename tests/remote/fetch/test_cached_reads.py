@@ -25,7 +25,7 @@ from tieredstore.remote import RemoteStorageManager
 from tieredstore.remote.diskcache.cache import DiskChunkCache
 from tieredstore.remote.fetch import chunk_loader
 from tieredstore.remote.fetch.chunk_cache import ChunkKey
-from tieredstore.remote.pools import Pools
+from tieredstore.remote.manager import Pools
 
 CHUNK = 1_000
 LOG = b"".join(b"%09d\n" % number for number in range(1_550))

@@ -17,7 +17,7 @@ from tieredstore.errors import IndexesCorruptError
 from tieredstore.kafka.checkpoints import ProducerState, format_leader_epochs, format_producer_snapshot
 from tieredstore.model import AtTime, IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.remote.layout import KeyLayout
-from tieredstore.remote.source import SegmentSource
+from tieredstore.remote.manager import SegmentSource
 from tieredstore.restore.logdir.planning import plan_spans
 from tieredstore.restore.retention import select_deleted
 from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker

@@ -17,7 +17,7 @@ from tieredstore.reading.losses import Losses, losses_between
 from tieredstore.reading.query import LogQuery
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.settings import OnDataLoss, ReadSettings
-from tieredstore.remote.source import SegmentSource
+from tieredstore.remote.manager import SegmentSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tieredstore.model import Isolation, Places, Uuid
     from tieredstore.records.settings import OnDataLoss
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 _BINARY: Final = Binary()
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.plan import WindowSplit
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.pipelines.config.settings import Pipeline, PipelineSettings
     from tieredstore.reading.log_snapshot import LogSnapshot
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 COLUMNS: Final = ("key", "value", "headers", "offset", "timestamp", "timestampType")
 """Columns of records that pipelines read."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.partitions.log import PartitionLog
     from tieredstore.pipelines.config.settings import Pipeline
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 Side: TypeAlias = Literal["bucket", "broker"]
 

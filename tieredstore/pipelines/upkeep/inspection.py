@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.log.entries import OutputFile
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.query import LogQuery
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 _PIECE: Final = 4 << 20
 

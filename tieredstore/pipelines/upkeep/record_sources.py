@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tieredstore.partitions.log import PartitionLog
     from tieredstore.pipelines.config.settings import Pipeline
     from tieredstore.pipelines.run.iceberg import IcebergTable
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from tieredstore.remote.fetch.chunk_loads import Arrived, Job, Load, OpenSegment
 if TYPE_CHECKING:
     from tieredstore.remote.fetch.manifests import Manifests
     from tieredstore.remote.fetch.stream import ReadAhead
-    from tieredstore.remote.pools import Pools
+    from tieredstore.remote.manager import Pools
     from tieredstore.remote.statistics import Counters, FetchStats
 
 WORTH_A_THREAD: Final = 1 << 20

@@ -18,11 +18,11 @@ from tieredstore.remote.fetch.indexes import Indexes, weight_of_indexes
 from tieredstore.remote.fetch.manifests import Manifests
 from tieredstore.remote.fetch.segment_logs import SegmentLogs
 from tieredstore.remote.fetch.stream import ReadAhead
-from tieredstore.remote.pools import Pools
 from tieredstore.remote.statistics import Counters, FetchStats
 
 if TYPE_CHECKING:
     from tieredstore.remote.diskcache.cache import DiskChunkCache
+    from tieredstore.remote.manager import Pools
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from tieredstore.process.futures import outcome
 from tieredstore.remote.fetch.chunk_cache import layout_digest
 from tieredstore.remote.fetch.chunk_loads import OpenSegment
 from tieredstore.remote.fetch.stream import SegmentStream
-from tieredstore.remote.source import NextSegment
 from tieredstore.transform.chunks import ChunkDecoder
 
 if TYPE_CHECKING:
     from tieredstore.remote.fetch.chunk_loader import ChunkLoader
     from tieredstore.remote.fetch.manifests import Manifests
+    from tieredstore.remote.manager import NextSegment
 
 _MOST_LISTED: Final = 1024
 """Maximum number of chunks whose positions are kept as a tuple. For segments with more chunks, each position is

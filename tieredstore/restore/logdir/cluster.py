@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import ConfigEntry
 
     from tieredstore.catalog.lineage import Span
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 PREPARED: Final = {
     "cleanup.policy": "delete", "remote.storage.enable": "false", "retention.bytes": "-1", "retention.ms": "-1",

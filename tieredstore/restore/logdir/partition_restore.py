@@ -49,7 +49,7 @@ from tieredstore.restore.logdir.segment_copy import (
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Span
     from tieredstore.kafka.batches import BatchHeader
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 
 @dataclass(frozen=True)

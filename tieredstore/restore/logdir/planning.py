@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tieredstore.kafka.batches import BatchHeader
     from tieredstore.kafka.checkpoints import ProducerState
     from tieredstore.model import TopicIdPartition
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from tieredstore.restore.logdir.planning import OpenTransactions, find_open_at_e
 from tieredstore.versions import fault_in
 
 if TYPE_CHECKING:
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
     from tieredstore.restore.logdir.prepared import PreparedPartition, PreparedRestore, PreparedTopic
 
 _MARGIN: Final = 64 << 20

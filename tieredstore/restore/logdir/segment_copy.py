@@ -23,7 +23,7 @@ from tieredstore.restore.logdir.producers import marker_of
 
 if TYPE_CHECKING:
     from tieredstore.model import RemoteLogSegmentMetadata
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 DRAFT: Final = ".restore"
 _EPOCH: Final = slice(12, 16)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tieredstore.model import OffsetSpan, Places
     from tieredstore.reading.topic_backup import TopicBackup
     from tieredstore.reading.windows import Windows
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
     from tieredstore.restore.produce.time_cut import TimeCut
     from tieredstore.restore.produce.transactions import Headers, Row
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from tieredstore.partitions.log import PartitionLog
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.query import LogQuery
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
 
 _Count: TypeAlias = Annotated[int, Field(ge=0)]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tieredstore.model import TopicPartition
     from tieredstore.partitions.log import OffsetWindow
     from tieredstore.reading.log_snapshot import LogSnapshot
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
     from tieredstore.spark.source.options import SourceOptions
 
 

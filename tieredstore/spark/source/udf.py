@@ -39,7 +39,7 @@ from tieredstore.spark.source.store_source import StoreSource, manager_of, store
 from tieredstore.spark.source.workers import each_in_one_sentence
 
 if TYPE_CHECKING:
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.manager import SegmentSource
     from tieredstore.remote.stores import StoreLike
 
 # Look ``arrow_udf`` up by name, because Spark declares no types for it.
