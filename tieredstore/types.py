@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from tieredstore.api.outcomes import OnOutcome, Status, Totals
     from tieredstore.api.reading import ReadOptions
     from tieredstore.api.reads import Record
-    from tieredstore.api.rows import KeyUse, Partition, Usage
+    from tieredstore.api.rows import KeyUse, Partition, Table, Usage
     from tieredstore.api.scopes import Which
-    from tieredstore.api.tables import Table
     from tieredstore.api.verifying import Finding, Level, Verification
     from tieredstore.consumer.client import Received as Message
     from tieredstore.model import (
@@ -103,12 +102,10 @@ def _load(name: str) -> object:  # noqa: C901  a table
             from tieredstore.api import reading as module  # noqa: PLC0415
         case "Record":
             from tieredstore.api import reads as module  # noqa: PLC0415
-        case "KeyUse" | "Partition" | "Usage":
+        case "KeyUse" | "Partition" | "Table" | "Usage":
             from tieredstore.api import rows as module  # noqa: PLC0415
         case "Partitions" | "Which":
             from tieredstore.api import scopes as module  # noqa: PLC0415
-        case "Table":
-            from tieredstore.api import tables as module  # noqa: PLC0415
         case "Finding" | "Level" | "Verification":
             from tieredstore.api import verifying as module  # noqa: PLC0415
         case "Check":

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Unpack, cast
 
 from tieredstore.api.outcomes import OnOutcome, Plan, Totals, run
-from tieredstore.api.rows import KeyUse, Segment, Topic, Usage, segment_of
+from tieredstore.api.rows import KeyUse, Segment, Table, Topic, Usage, segment_of, tell_each
 from tieredstore.api.scopes import Scopes, Which, check_keywords, check_names, scopes_of
-from tieredstore.api.tables import Table, tell_each
 from tieredstore.errors import ConfigError
 from tieredstore.installation import Extra
 from tieredstore.model import AtTime, TopicIdPartition, Uuid

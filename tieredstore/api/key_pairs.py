@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from tieredstore.api.outcomes import Outcome, status_of
-from tieredstore.api.rows import KeyUse, time_of
-from tieredstore.api.tables import Table, tell_each
+from tieredstore.api.rows import KeyUse, Table, tell_each, time_of
 from tieredstore.catalog.listing import Scope
 from tieredstore.errors import ConfigError
 from tieredstore.ops.keys.rotation import Rotation, RotationStep

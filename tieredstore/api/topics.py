@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from tieredstore.api.rows import Partition, Topic, time_of
-from tieredstore.api.tables import Table
+from tieredstore.api.rows import Partition, Table, Topic, time_of
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.catalog.watermark import find_watermark
 from tieredstore.model import AtTime, TopicIdPartition, Uuid

@@ -7,8 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tieredstore.api.rows import Usage
-from tieredstore.api.tables import Table
+from tieredstore.api.rows import Table, Usage
 from tieredstore.errors import ConfigError
 from tieredstore.ops.cost.prices import PriceFile, read_prices
 from tieredstore.ops.cost.usage import (

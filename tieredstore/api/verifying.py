@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
-from tieredstore.api.tables import Table
+from tieredstore.api.rows import Table
 from tieredstore.errors import ConfigError, ResourceNotFoundError
 from tieredstore.model import AtTime, Uuid
 from tieredstore.ops.brokers import MetadataTopic

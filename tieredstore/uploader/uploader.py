@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.api.outcomes import Outcome
-from tieredstore.api.tables import Table
+from tieredstore.api.rows import Table
 from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
 from tieredstore.errors import AlreadyClosedError, ConfigError, StoreError, TieredStoreError
