@@ -15,9 +15,8 @@ from tieredstore.config import Settings, settings_from
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.logdir import describe
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.places.entropy_bits import all_folders, entropy_bits
 from tieredstore.places.opening import place_store
-from tieredstore.places.record import layout_key, refuse_other_layout
+from tieredstore.places.record import all_folders, entropy_bits, layout_key, refuse_other_layout
 from tieredstore.remote import RemoteStorageManager
 
 

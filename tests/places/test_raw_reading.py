@@ -23,8 +23,8 @@ from tieredstore.kafka.checkpoints import parse_leader_epochs
 from tieredstore.kafka.logdir import discover
 from tieredstore.model import IndexType
 from tieredstore.partitions.selections import Subscribe
-from tieredstore.places.entropy_bits import entropy_bits
 from tieredstore.places.opening import place_store
+from tieredstore.places.record import entropy_bits
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.survey import survey_logs
 from tieredstore.remote import RemoteStorageManager

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
+from tieredstore.records.columns import int64_values
 
 from tests.places.test_raw_readers import written
 from tests.support.cli.cli_process import tieredstore
@@ -38,7 +39,6 @@ from tieredstore.pipelines import Parts, Runner
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.survey import survey_logs
 from tieredstore.reading.tail import LogTail
-from tieredstore.records.columns import int64_values
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.spark.source.options import parse_options
 from tieredstore.spark.source.streaming import StreamReader

@@ -11,9 +11,8 @@ from typing import Final
 
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.format.keys import partition_of
-from tieredstore.places.entropy_bits import all_folders, bits_folder
 from tieredstore.places.mapped import LaidOutStore, listing_order
-from tieredstore.places.record import STATE, Layout
+from tieredstore.places.record import STATE, Layout, all_folders, bits_folder
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 

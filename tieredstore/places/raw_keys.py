@@ -18,8 +18,7 @@ from tieredstore.backends.base import ObjectInfo
 from tieredstore.format.keys import Suffix, main_path, object_key, padded_offset
 from tieredstore.limits import MAX_INT32, MAX_INT64
 from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
-from tieredstore.places.entropy_bits import bits_folder, entropy_bits
-from tieredstore.places.record import Layout
+from tieredstore.places.record import Layout, bits_folder, entropy_bits
 
 INDEX: Final = "index"
 TIME_INDEX: Final = "timeindex"

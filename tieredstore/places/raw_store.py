@@ -26,12 +26,11 @@ from tieredstore.format.chunk_index import FixedChunkIndex
 from tieredstore.format.keys import ObjectKey, Suffix, parse_key, partition_of
 from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManifest
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
-from tieredstore.places.entropy_bits import all_folders
 from tieredstore.places.mapped import LaidOutStore, is_behind
 from tieredstore.places.raw_description import RawDescription, describe_raw
 from tieredstore.places.raw_keys import FILES, INDEX, LOG, TIME_INDEX, WATERMARK, RawKeys, RawSegment, raw_topic_id
 from tieredstore.places.raw_metadata import METADATA, MetadataKeeper
-from tieredstore.places.record import STATE, Layout
+from tieredstore.places.record import STATE, Layout, all_folders
 from tieredstore.process.bounded_map import BoundedMap
 
 _MOST_KNOWN: Final = 20_000

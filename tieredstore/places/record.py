@@ -1,4 +1,8 @@
-"""``<prefix>!tieredstore/layout.json`` records the layout of the keys under a prefix, so that all writers use the same.
+"""The layout of the keys under a prefix: its hash bits, and the object that records it, so that all writers use the
+same one.
+
+Hash bits spread a bucket's partitions over the service's shards, computed as in Pinterest's uploader.
+``<prefix>!tieredstore/layout.json`` records the layout.
 
 The first writer that stores a segment in a layout other than the plugin's writes ``layout.json``. The object never
 changes afterwards.
@@ -6,6 +10,7 @@ changes afterwards.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
@@ -20,6 +25,7 @@ from tieredstore.errors import (
     TieredStoreError,
 )
 from tieredstore.format.keys import parse_key
+from tieredstore.model import TopicIdPartition
 from tieredstore.versions import LAYOUT_RECORD
 
 STATE: Final = "!tieredstore/"
@@ -56,6 +62,23 @@ class Layout:
         """Parse the recorded layout. Raise CorruptDataError if it is damaged."""
         document = LAYOUT_RECORD.parse(_DOCUMENT, raw, key)
         return cls(document.entropy_bits, document.cluster, document.layout == PINTEREST)
+
+
+def entropy_bits(cluster: str, topic: str, partition: int, count: int) -> str:
+    """Return the first ``count`` bits of MD5(``cluster-topic-partition``), highest first, as text of 0 and 1."""
+    digest = hashlib.md5(f"{cluster}-{topic}-{partition}".encode(), usedforsecurity=False).digest()
+    return f"{int.from_bytes(digest, 'big'):0128b}"[:count]
+
+
+def bits_folder(cluster: str, where: TopicIdPartition, count: int) -> str:
+    """Return the bits and a slash, which follow the prefix in a key. Return an empty text if ``count`` is 0."""
+    return f"{entropy_bits(cluster, where.topic, where.partition, count)}/" if count else ""
+
+
+def all_folders(count: int) -> list[str]:
+    """Return the names of all folders of ``count`` bits, sorted. If ``count`` is 0, there is one folder with an empty
+    name."""
+    return [f"{number:0{count}b}/" for number in range(1 << count)] if count else [""]
 
 
 @dataclass(frozen=True, slots=True)
