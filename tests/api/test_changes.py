@@ -12,7 +12,7 @@ import tieredstore as ts
 from tests.support.cli.cli_process import tieredstore
 from tests.support.paths import GOLDEN
 from tests.support.stores.catalog_stores import OTHER_ID, TOPIC_ID, partition_of, run_of
-from tieredstore.api import uploading
+from tieredstore.api import copying
 from tieredstore.api.outcomes import Totals
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.errors import ConfigError, PartlyDoneError, PreconditionFailedError
@@ -248,7 +248,7 @@ def test_a_disk_is_looked_through_once(root: Path, disk: Path, monkeypatch: pyte
         looked.append(path)
         return discover(path)
 
-    monkeypatch.setattr(uploading, "discover", look)
+    monkeypatch.setattr(copying, "discover", look)
     done = tieredstore("upload", "--store", root, disk, "--json").clean()
     assert done.lines[-1]["summary"]["done"] == 5
     assert looked == [disk]

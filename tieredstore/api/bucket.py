@@ -25,10 +25,10 @@ from tieredstore.redaction import redacted
 from tieredstore.remote.stores import NamedStore, url_of
 
 if TYPE_CHECKING:
+    from tieredstore.api.copying import DiskSegments
     from tieredstore.api.exporting import OnFile
     from tieredstore.api.reading import QueryOptions, ReadOptions
     from tieredstore.api.reads import Read
-    from tieredstore.api.uploading import DiskSegments
     from tieredstore.api.verifying import Finding, Level, Verification
     from tieredstore.config import Settings
     from tieredstore.ops.bucket import Bucket as OpenBucket
@@ -361,7 +361,7 @@ class Bucket(Closing):
         A segment counts as stored once its manifest exists. So if the process is killed, the next call uploads the
         rest. A failure does not stop the other segments; the call then raises PartlyDoneError at its end.
         """
-        from tieredstore.api.uploading import find_segments, upload_segments  # noqa: PLC0415
+        from tieredstore.api.copying import find_segments, upload_segments  # noqa: PLC0415
 
         check_keywords(self.upload, which, Which)
         segments = find_segments(path_of("log_dir", log_dir), topics, which.get("partitions"), which.get("topic_id"))
@@ -392,7 +392,7 @@ class Bucket(Closing):
         segments. ``new_data_keys`` rewrites every encrypted segment with a new data key: use it if an attacker may know
         the data keys. With ``read_back`` each object is read back and compared before its manifest is written.
         """
-        from tieredstore.api.mirroring import copy_segments  # noqa: PLC0415
+        from tieredstore.api.copying import copy_segments  # noqa: PLC0415
 
         copied = copy_segments(
             self, target, scopes_of(self.mirror, topics, which), decrypt=decrypt, new_data_keys=new_data_keys,
@@ -457,7 +457,7 @@ class Bucket(Closing):
 
         Both copies of each segment are verified first. A segment without damage in the target stays unchanged.
         """
-        from tieredstore.api.mirroring import plan_repair  # noqa: PLC0415
+        from tieredstore.api.copying import plan_repair  # noqa: PLC0415
 
         scopes = scopes_of(self.repair, topics, which)
         return plan_repair(self, target, scopes, parallel=which.get("parallel"))

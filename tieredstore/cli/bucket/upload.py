@@ -20,7 +20,7 @@ from tieredstore.cli.terminal.progress import progress, tell_if_stopped
 from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
-    from tieredstore.api.uploading import DiskSegments
+    from tieredstore.api.copying import DiskSegments
 
 
 def upload(

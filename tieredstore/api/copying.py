@@ -1,6 +1,7 @@
-"""Uploading the closed segments of a broker's disk into a bucket.
+"""Copies segments: from a broker's disk into a bucket (``upload``), to another bucket (``mirror``), and back from the
+copy to replace damaged objects (``repair``).
 
-The bucket imports this module on first use, because only ``upload`` reads log directories.
+The bucket imports this module on first use, because copying needs the codecs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.api.outcomes import Outcome, status_of
+from tieredstore.api.outcomes import Outcome, Plan, of_copy, status_of
 from tieredstore.api.scopes import Scopes
 from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.errors import ConfigError, excerpt
@@ -21,13 +22,19 @@ from tieredstore.kafka.logdir import FoundSegment, LeftAlone, discover
 from tieredstore.limits import MAX_INT32
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.ops import steps
+from tieredstore.ops.bucket import open_bucket
+from tieredstore.ops.copies.copying import SEGMENTS_AT_ONCE, BucketCopy
+from tieredstore.ops.copies.repairing import Repair
 from tieredstore.ops.copies.shipping import Shipper, ShipStep, size_on_disk
 from tieredstore.places.record import refuse_other_layout
 from tieredstore.process.interruption import at_sudden_end
 from tieredstore.query.arguments import Partitions, TopicIdLike, topic_id_of
+from tieredstore.remote.stores import target_settings
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
+    from tieredstore.ops.bucket import Bucket as OpenBucket
+    from tieredstore.remote.stores import StoreLike
 
 _MOST_NAMED: Final = 5
 _OF_A_BROKER: Final = "meta.properties"
@@ -148,3 +155,50 @@ def _outcome(step: ShipStep, *, dry_run: bool) -> Outcome:
         error=step.error,
     )
     return outcome if step.partition is None else replace(outcome, topic_id=step.partition.topic_id)
+
+
+@contextlib.contextmanager
+def _both(bucket: Bucket, target: StoreLike) -> Generator[tuple[OpenBucket, OpenBucket]]:
+    source = bucket.opened()
+    with open_bucket(target_settings(target, bucket.named)) as into:
+        for one in (source, into):
+            one.refuse_raw("mirror", "objects in this layout are the broker's files, which upload() stores from a disk")
+        yield source, into
+
+
+def copy_segments(
+    bucket: Bucket,
+    target: StoreLike,
+    scopes: Scopes,
+    *,
+    decrypt: bool,
+    new_data_keys: bool,
+    read_back: bool,
+    dry_run: bool,
+    parallel: int | None,
+) -> Generator[Outcome]:
+    """Copy the segments in scope; yield each outcome."""
+    with _both(bucket, target) as (source, into):
+        copy = BucketCopy(
+            source,
+            into,
+            decrypt=decrypt,
+            new_data_keys=new_data_keys,
+            read_back=read_back,
+            dry_run=dry_run,
+            parallel=SEGMENTS_AT_ONCE if parallel is None else parallel,
+        )
+        for scope in scopes.of(source.store, source.prefix):
+            yield from (of_copy(step, dry_run=dry_run) for step in copy.run(scope))
+
+
+def plan_repair(bucket: Bucket, target: StoreLike, scopes: Scopes, *, parallel: int | None) -> Plan:
+    """Return a plan to replace damaged objects of the target by the same objects of this bucket."""
+
+    def outcomes(dry_run: bool) -> Generator[Outcome]:
+        with _both(bucket, target) as (source, into):
+            repair = Repair(source, into, dry_run=dry_run, parallel=SEGMENTS_AT_ONCE if parallel is None else parallel)
+            for scope in scopes.of(into.store, into.prefix):
+                yield from (of_copy(step, dry_run=dry_run, action="repair") for step in repair.run(scope))
+
+    return Plan("repair", str(scopes), outcomes)
