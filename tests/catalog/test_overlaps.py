@@ -15,7 +15,7 @@ from tieredstore.catalog.planning import ValidSegment, load_catalog
 from tieredstore.catalog.problems import ProblemKind
 from tieredstore.errors import DataLossError
 from tieredstore.kafka.indexes import AbortedTransaction
-from tieredstore.records.columns import int64_values
+from tieredstore.kafka.records.columns import int64_values
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.report import LostOffsets
 from tieredstore.records.settings import ReadSettings

@@ -12,9 +12,9 @@ from tests.support.kafka.kafka_topics import Produced, make_topic, produce
 from tests.support.kafka.mock_kafka import OFFSET_FOR_LEADER_EPOCH, MockKafka, mock_kafka
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import BrokerDeniedError, BrokerUnavailableError
+from tieredstore.kafka.records.columns import int64_values
 from tieredstore.live import EpochEnd, LiveCluster, LiveEvent, LiveFollower
 from tieredstore.model import TopicPartition
-from tieredstore.records.columns import int64_values
 
 
 def cluster_of(servers: str, timeout_s: float = 60) -> LiveCluster:

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
-from tieredstore.records.columns import int64_values
 
 from tests.places.test_raw_readers import written
 from tests.support.cli.cli_process import tieredstore
@@ -32,6 +31,7 @@ from tieredstore.config import settings_from
 from tieredstore.consumer import Consumer
 from tieredstore.errors import DataLossError
 from tieredstore.kafka.logdir import discover
+from tieredstore.kafka.records.columns import int64_values
 from tieredstore.live import LiveCluster
 from tieredstore.model import Uuid
 from tieredstore.partitions.selections import Subscribe

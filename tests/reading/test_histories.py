@@ -20,6 +20,7 @@ from tieredstore.catalog.watermark import Hole, MoveBack, ShippedSegment, Stored
 from tieredstore.config import settings_from
 from tieredstore.errors import BrokerUnavailableError, DataLossError
 from tieredstore.kafka.checkpoints import LeaderEpochs, ProducerState
+from tieredstore.kafka.records.columns import int64_values
 from tieredstore.live import EpochEnd, LiveCluster, LiveEnd, LiveTopic
 from tieredstore.model import Isolation, TopicIdPartition, TopicPartition, Uuid
 from tieredstore.partitions.history import Cut, History, cut_by_broker, cut_by_watermark
@@ -32,7 +33,6 @@ from tieredstore.reading.query import LogQuery
 from tieredstore.reading.reader import TopicReader
 from tieredstore.reading.snapshots import LogSnapshots
 from tieredstore.reading.survey import survey_logs
-from tieredstore.records.columns import int64_values
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import Producer, Record, build_batch, build_end_marker
 

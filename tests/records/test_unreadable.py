@@ -14,12 +14,12 @@ from tests.support.records.record_reader import RecordReader
 from tests.support.records.stored_records import StoredTopic, plain_batch
 from tests.support.records.topic_reads import read_topic
 from tieredstore.errors import DataLossError, ResourceNotFoundError
+from tieredstore.kafka.records.columns import int64_values
 from tieredstore.model import AtTime, Last
 from tieredstore.partitions.selections import Subscribe
 from tieredstore.reading.losses import Losses
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.survey import survey_logs
-from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import OnDataLoss, ReadSettings
 from tieredstore.testing.segments import PARTITION
 

@@ -23,7 +23,7 @@ from tieredstore.errors import (
     UnknownKeyError,
     WrongKeyError,
 )
-from tieredstore.records.columns import int64_values
+from tieredstore.kafka.records.columns import int64_values
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.report import LostOffsets
 from tieredstore.records.sections import IndexedEnds

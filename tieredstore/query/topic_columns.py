@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.records import COLUMNS
+from tieredstore.kafka.records.columns import int64_values
 from tieredstore.model import TopicPartition
-from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
 from tieredstore.values import Binary, ValueType
 

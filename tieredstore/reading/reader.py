@@ -12,6 +12,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, Self
 
 from tieredstore.errors import ConfigError, CorruptDataError, DataLossError
+from tieredstore.kafka.records.columns import int64_values
 from tieredstore.model import name_of
 from tieredstore.process.closing import Closing
 from tieredstore.reading.losses import Losses, losses_between
@@ -20,7 +21,6 @@ from tieredstore.reading.split_reads import LiveSplit, QuerySources, StoredRead,
 from tieredstore.reading.survey import survey_logs
 from tieredstore.reading.tail import LogTail
 from tieredstore.reading.windows import PlaceLookup, time_offset
-from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import RecordSplit, SplitLimits
 

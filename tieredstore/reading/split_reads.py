@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError, DataLossError, ResourceNotFoundError, SegmentNotFoundError
+from tieredstore.kafka.records.columns import int64_values, leading
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.reading.losses import Loss, Losses, loss_of_end, loss_of_request
-from tieredstore.records.columns import int64_values, leading
 from tieredstore.records.partition import RunRead, runs_of_spans
 from tieredstore.records.report import LostOffsets, ReadReport
 from tieredstore.records.sections import SectionReader

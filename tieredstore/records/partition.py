@@ -14,9 +14,9 @@ from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.kafka.batches import first_batch_size
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.kafka.records import RecordDecoder
+from tieredstore.kafka.records.columns import int64_values, leading
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.process.closing import Closing
-from tieredstore.records.columns import int64_values, leading
 from tieredstore.records.report import LostOffsets, ReadReport, SkippedInSegment
 from tieredstore.records.sections import SectionReader
 from tieredstore.records.settings import ReadSettings

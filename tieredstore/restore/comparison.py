@@ -25,12 +25,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tieredstore.errors import ConfigError
+from tieredstore.kafka.records.columns import int64_values
 from tieredstore.live import LiveReader
 from tieredstore.model import Earliest, Latest, TopicPartition, Uuid
 from tieredstore.ops.offsets import without as offsets_without
 from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.records.columns import int64_values
 from tieredstore.restore.pairs import Pair, RecordDifference, Rows, Side
 from tieredstore.restore.produce.runs import CONTROL_TOPIC, ControlTopic, OffsetRun, Partitioning, ProduceOptions
 from tieredstore.restore.produce.source import COLUMNS, BackupTopics, BucketTopics, without

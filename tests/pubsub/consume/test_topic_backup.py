@@ -8,12 +8,12 @@ import pytest
 
 from tests.support.pubsub.pubsub_topics import batch_keys, orders_on, sealed_message
 from tieredstore.errors import ConfigError, DataLossError
+from tieredstore.kafka.records.columns import int64_values
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.topic_backup import BatchBackup
 from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_message
 from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
 from tieredstore.pubsub.queue.topics import BatchLog, Topics
-from tieredstore.records.columns import int64_values
 
 WHERE = ("orders", 0)
 BATCH = 256 << 24

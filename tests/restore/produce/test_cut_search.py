@@ -20,11 +20,11 @@ from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
 from tieredstore.errors import ConfigError, CorruptDataError, NewerVersionError, ResourceNotFoundError
 from tieredstore.kafka.checkpoints import ProducerState
 from tieredstore.kafka.indexes import AbortedTransaction
+from tieredstore.kafka.records.columns import int64_values
 from tieredstore.model import TopicIdPartition
 from tieredstore.partitions.selections import Subscribe
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.reader import TopicReader
-from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
 from tieredstore.restore.produce.runs import ProduceOptions
 from tieredstore.restore.produce.source import BucketTopics

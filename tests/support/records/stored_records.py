@@ -13,8 +13,8 @@ from tieredstore.catalog.catalog import Catalog
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.kafka.checkpoints import LeaderEpochs, ProducerState
 from tieredstore.kafka.indexes import AbortedTransaction
+from tieredstore.kafka.records.columns import int64_values
 from tieredstore.model import AtTime, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
-from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, Record, build_batch, write_segment

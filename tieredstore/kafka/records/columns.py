@@ -1,4 +1,6 @@
-"""The schema of records in Arrow, and record batches over the buffers that the kernel has filled."""
+"""Columns of records in Arrow: their schema, record batches over the buffers that the kernel has filled, and numbers
+read from a batch without a Python object for each value.
+"""
 
 from __future__ import annotations
 
@@ -121,3 +123,16 @@ def _replace_malformed(keys: pa.Array) -> pa.Array:
 def _lists(rows: int, nulls: int, buffers: list[pa.Buffer], headers: pa.Array) -> pa.Array:
     valid, ends = buffers
     return pa.Array.from_buffers(_HEADERS, rows, [valid if nulls else None, ends], nulls, children=[headers])
+
+
+def int64_values(records: pa.RecordBatch, name: str) -> Sequence[int]:
+    """Return an int64 column without nulls as a view of its buffer."""
+    column = records.column(name)
+    values = column.buffers()[1]
+    assert values is not None
+    return memoryview(values).cast("q")[column.offset : column.offset + len(column)]
+
+
+def leading(records: pa.RecordBatch, schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    """Return the first ``rows`` rows, with the columns of ``schema``."""
+    return records.select(schema.names).slice(0, rows)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import DataLossError, ObjectNotFoundError, ResourceNotFoundError, TieredStoreError
+from tieredstore.kafka.records.columns import int64_values
 from tieredstore.pipelines.log.commit_log import Life, Progress
 from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.log.holdings import Committed, CommittedFile, Holdings, with_those_above
@@ -24,7 +25,6 @@ from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.reading.losses import Losses, losses_between
 from tieredstore.reading.reader import TopicReader
-from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
 
 if TYPE_CHECKING:

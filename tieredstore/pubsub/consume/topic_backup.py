@@ -22,6 +22,7 @@ import pyarrow.compute
 from tieredstore.config import load_settings
 from tieredstore.config.nearest import did_you_mean
 from tieredstore.errors import ConfigError, DataLossError, TopicNotFoundError
+from tieredstore.kafka.records.columns import int64_values
 from tieredstore.pubsub.consume.partition_state import FetchedObject, fetch_in_order
 from tieredstore.pubsub.consume.seen_messages import SeenMessages
 from tieredstore.pubsub.errors import MessageCorruptError
@@ -29,7 +30,6 @@ from tieredstore.pubsub.format.batches import BatchIndex, headers_in
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.queue.memq_topics import open_topics
 from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch, Topic, Topics
-from tieredstore.records.columns import int64_values
 
 if TYPE_CHECKING:
     from tieredstore.model import TopicPartition

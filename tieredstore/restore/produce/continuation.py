@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import BrokerUnavailableError, ConfigError
+from tieredstore.kafka.records.columns import int64_values
 from tieredstore.model import Uuid, name_of
-from tieredstore.records.columns import int64_values
 from tieredstore.restore.produce.offset_map import OffsetMapFile
 from tieredstore.restore.produce.runs import RunPosition
 from tieredstore.restore.produce.target import TIMESTAMP_TYPE

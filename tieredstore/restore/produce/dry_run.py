@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tieredstore.errors import BrokerDeniedError, BrokerUnavailableError, ConfigError, ResourceNotFoundError
+from tieredstore.kafka.records.columns import int64_values
 from tieredstore.limits import MAX_INT64
 from tieredstore.live import LiveReader
 from tieredstore.model import human_bytes, utc_text
 from tieredstore.ops.doctor.checkup import Check, Verdict
-from tieredstore.records.columns import int64_values
 from tieredstore.restore.produce.continuation import check_new, check_same, check_stops, first_position, next_offsets
 from tieredstore.restore.produce.runs import CONTROL_TOPIC, ControlTopic
 from tieredstore.restore.produce.source import SourceTopics, header_lists

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tieredstore.errors import ConfigError, DataLossError
+from tieredstore.kafka.records.columns import int64_values
 from tieredstore.model import Earliest, TopicPartition, name_of
 from tieredstore.ops.offsets import without as offsets_without
 from tieredstore.partitions.selections import Subscribe
@@ -28,7 +29,6 @@ from tieredstore.reading.losses import Losses, losses_between
 from tieredstore.reading.omitted_records import describe_undecided
 from tieredstore.reading.query import LogQuery, QueryWords
 from tieredstore.reading.reader import TopicReader
-from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
 from tieredstore.restore.produce.runs import ProduceOptions, SourceRange
 from tieredstore.restore.produce.time_cut import find_cut

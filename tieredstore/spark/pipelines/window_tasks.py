@@ -21,13 +21,13 @@ import pyarrow as pa
 
 from tieredstore import errors
 from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.kafka.records.columns import int64_values
 from tieredstore.pipelines.config.settings import load_pipeline
 from tieredstore.pipelines.run.recipes import fingerprint_of, recipe_of
 from tieredstore.pipelines.run.source import COLUMNS, Parts, open_parts, query_of
 from tieredstore.pipelines.run.window_writing import UNREADABLE, Failed, ReadUpTo, Recipe, Written, write_window
 from tieredstore.process.forks import PerProcess
 from tieredstore.reading.reader import TopicReader
-from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
 from tieredstore.spark.source.store_source import find_shipped_folders
 from tieredstore.spark.source.workers import pack, spare_modules
