@@ -17,9 +17,7 @@ from tieredstore.backends.base import (
     StoreAdmin,
 )
 from tieredstore.backends.contract.bodies import byte_view, open_body
-from tieredstore.backends.contract.deletions import raise_failures
-from tieredstore.backends.contract.keys import checked_key
-from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
+from tieredstore.backends.contract.checks import checked_key, is_empty_request, raise_failures, resolved_range
 
 __all__ = [
     "AbandonedWrite",

@@ -14,7 +14,7 @@ from typing import ClassVar, Final, TypeVar
 
 from tieredstore.backends.contract import staging
 from tieredstore.backends.contract.bodies import Digest
-from tieredstore.backends.contract.ranges import check_whole
+from tieredstore.backends.contract.checks import check_whole
 from tieredstore.backends.values import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectVersion, Prepared
 from tieredstore.errors import ConfigError, PreconditionFailedError, TieredStoreError
 

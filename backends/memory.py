@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from tieredstore.backends.base import AbandonedWrite, Body, ObjectInfo, ObjectStore, StoreAdmin
 from tieredstore.backends.contract.bodies import open_body
-from tieredstore.backends.contract.deletions import raise_failures
-from tieredstore.backends.contract.keys import checked_key
-from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
+from tieredstore.backends.contract.checks import checked_key, is_empty_request, raise_failures, resolved_range
 from tieredstore.errors import ObjectNotFoundError, PreconditionFailedError, TieredStoreError
 from tieredstore.process.forks import ForkSafeLock
 

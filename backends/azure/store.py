@@ -32,7 +32,7 @@ from tieredstore.backends.cloud.errors import MalformedAnswerError
 from tieredstore.backends.cloud.store import CloudStore, Service
 from tieredstore.backends.cloud.upload import Condition, Stored, Upload
 from tieredstore.backends.cloud.upload_parts import Part, PartCutter, send_parts
-from tieredstore.backends.contract.keys import checked_key
+from tieredstore.backends.contract.checks import checked_key
 from tieredstore.backends.values import Prepared
 from tieredstore.errors import (
     InvalidKeyError,

@@ -16,8 +16,13 @@ from tieredstore.backends.cloud.options import CloudOptions
 from tieredstore.backends.cloud.upload import ANY, IF_ABSENT, Condition, Upload
 from tieredstore.backends.cloud.upload_parts import cut
 from tieredstore.backends.contract.bodies import Digest, byte_view, closing_body
-from tieredstore.backends.contract.deletions import raise_failures
-from tieredstore.backends.contract.ranges import TooLargeError, check_small, check_whole, is_empty_request
+from tieredstore.backends.contract.checks import (
+    TooLargeError,
+    check_small,
+    check_whole,
+    is_empty_request,
+    raise_failures,
+)
 from tieredstore.backends.contract.staging import check_mark
 from tieredstore.backends.http.body import HttpAnswer
 from tieredstore.backends.http.deadlines import within

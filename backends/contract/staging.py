@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.backends.contract.bodies import Digest, byte_view, closing_body
-from tieredstore.backends.contract.keys import checked_key
+from tieredstore.backends.contract.checks import checked_key
 from tieredstore.backends.values import Body, Buffer, Prepared
 from tieredstore.errors import (
     ObjectNotFoundError,

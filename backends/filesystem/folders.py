@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from tieredstore.backends.base import DRAFT_PREFIX
-from tieredstore.backends.contract.keys import checked_key
+from tieredstore.backends.contract.checks import checked_key
 from tieredstore.errors import InvalidKeyError, StoreError
 
 DRAFT_MARK: Final = DRAFT_PREFIX.encode("ascii")

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.backends.base import AbandonedWrite, Body, ObjectInfo, ObjectStore, Prepared, StoreAdmin
 from tieredstore.backends.contract import staging
 from tieredstore.backends.contract.bodies import Digest, closing_body, open_body
-from tieredstore.backends.contract.deletions import raise_failures
-from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
+from tieredstore.backends.contract.checks import is_empty_request, raise_failures, resolved_range
 from tieredstore.backends.filesystem._files import look_at_files, names_of_files, read_files
 from tieredstore.backends.filesystem.drafts import (
     Draft,

@@ -32,7 +32,7 @@ from tieredstore.backends.cloud.store import CloudStore, Service, concerns
 from tieredstore.backends.cloud.upload import WRITE_MARK, Stored, Upload
 from tieredstore.backends.cloud.upload_parts import Part, PartCutter, send_parts
 from tieredstore.backends.contract import staging
-from tieredstore.backends.contract.keys import checked_key
+from tieredstore.backends.contract.checks import checked_key
 from tieredstore.backends.gcs.client import CONTENT_TYPE, GcsClient, crc32c_text, describe_credentials, open_client
 from tieredstore.backends.gcs.errors import RefusedError, raise_for, translate_errors
 from tieredstore.backends.gcs.options import GcsOptions

@@ -12,7 +12,7 @@ from tieredstore.backends.base import AbandonedWrite, ObjectInfo, Prepared
 from tieredstore.backends.cloud.answers import require_ms, require_size, require_text
 from tieredstore.backends.cloud.errors import NotSupportedError
 from tieredstore.backends.cloud.store import CloudStore, Service
-from tieredstore.backends.contract.keys import checked_key
+from tieredstore.backends.contract.checks import checked_key
 from tieredstore.backends.http.body import HttpAnswer
 from tieredstore.backends.http.ranges import answered_size, range_header
 from tieredstore.backends.s3.client import describe_credentials, open_client

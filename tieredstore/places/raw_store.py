@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Final
 
 from tieredstore.backends.base import ObjectInfo, ObjectStore
-from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
+from tieredstore.backends.contract.checks import is_empty_request, resolved_range
 from tieredstore.errors import (
     BatchCorruptError,
     ManifestCorruptError,
