@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tieredstore.errors import ConfigError
-from tieredstore.values.json_schema import parse_json_schema
+from tieredstore.values.json_text import parse_json_schema
 
 
 def test_a_schema_is_names_and_types() -> None:

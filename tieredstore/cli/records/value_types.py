@@ -109,7 +109,7 @@ def _parse_kind(rules: TopicTypes, option: str, text: str) -> _Kind:
     way_out = f"read it as bytes ({option} bytes), or as null (--invalid null)"
     name, _, file = text.partition(":")
     if file and name == "json":
-        from tieredstore.values.json_schema import parse_json_schema
+        from tieredstore.values.json_text import parse_json_schema
 
         schema = parse_json_schema(_read_text(Path(file)))
         of_file = Json(schema, rules.invalid, way_out=way_out, nulls=rules.nulls)
@@ -133,8 +133,7 @@ def _infer_kind(rules: TopicTypes, option: str, as_text: _Kind, subject: str) ->
     ``as_text``.
     """
     from tieredstore.values import Json
-    from tieredstore.values.json_schema import format_json_schema
-    from tieredstore.values.json_text import infer_schema
+    from tieredstore.values.json_text import format_json_schema, infer_schema
 
     topic, _, side = subject.rpartition("-")
     messages = () if rules.sample is None else rules.sample(topic, "key" if side == "key" else "value")
