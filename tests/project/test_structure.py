@@ -73,11 +73,11 @@ def test_a_module_that_one_neighbour_alone_imports_says_why_it_lies_apart() -> N
 
 WAIT_FOR_FUTURES = {
     "tieredstore.process.futures",
-    "tieredstore.transform.pipeline",
+    "tieredstore.transform.chunks",
     "tieredstore.live.broker_state",
     "tieredstore.live.clients",
 }
-"""Modules that wait for futures: ``process.futures``, which other modules use; ``transform.pipeline``, which may not
+"""Modules that wait for futures: ``process.futures``, which other modules use; ``transform.chunks``, which may not
 import ``process``; and two modules that wait for librdkafka's futures.
 """
 

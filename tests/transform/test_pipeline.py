@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tieredstore.errors import CorruptDataError
-from tieredstore.transform.chunks import ChunkDecoder, ChunkEncoder, GrowingBuffer
+from tieredstore.transform.chunks import ChunkDecoder, ChunkEncoder, GrowingBuffer, ReadInto, TransformedChunks
 from tieredstore.transform.encryption import DataKey, SegmentCipher
-from tieredstore.transform.pipeline import ReadInto, TransformedChunks
 
 CIPHER = SegmentCipher(DataKey(bytes(32), bytes(32)))
 ENCODERS = [ChunkEncoder(level, cipher) for level in (None, 3) for cipher in (None, CIPHER)]

@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 from tieredstore.errors import AlreadyClosedError, InvalidSegmentError
 from tieredstore.kafka.batches import CompressionType, read_first_compression
 from tieredstore.model import LogSegmentData, SegmentFile
-from tieredstore.transform.pipeline import ReadInto
+from tieredstore.transform.chunks import ReadInto
 
 _logger: Final = logging.getLogger(__name__)
 

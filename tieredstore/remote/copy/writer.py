@@ -27,9 +27,8 @@ from tieredstore.process.deadline import boot_clock_s
 from tieredstore.remote.copy.attempt import Attempt, AttemptAge
 from tieredstore.remote.copy.content import SegmentContent, content_of_files
 from tieredstore.remote.layout import KeyLayout
-from tieredstore.transform.chunks import ChunkEncoder
+from tieredstore.transform.chunks import ChunkEncoder, TransformedChunks
 from tieredstore.transform.encryption import DataKey, RandomBytes, SegmentCipher
-from tieredstore.transform.pipeline import TransformedChunks
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
