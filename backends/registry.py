@@ -26,10 +26,9 @@ from tieredstore.config.named_class import STORES, installed_class
 from tieredstore.config.properties import own_properties
 from tieredstore.config.settings import Settings
 from tieredstore.config.values import plain
-from tieredstore.errors import ConfigError, excerpt
+from tieredstore.errors import ConfigError, excerpt, redacted
 from tieredstore.installation import Extra
 from tieredstore.model import Properties
-from tieredstore.redaction import redacted
 
 BY_SETTING: Final = {
     "filesystem": "tieredstore.backends.filesystem.store:FilesystemObjectStore",

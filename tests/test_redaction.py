@@ -11,8 +11,7 @@ from tests.support.cli.cli_process import tieredstore
 from tests.support.stores.url_settings import settings_at
 from tieredstore.backends.registry import store_from_settings
 from tieredstore.config import settings_from
-from tieredstore.errors import ConfigError, TieredStoreError
-from tieredstore.redaction import redacted
+from tieredstore.errors import ConfigError, TieredStoreError, redacted
 
 SECRET = "s3cr3t"
 URLS = (

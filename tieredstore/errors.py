@@ -1,6 +1,7 @@
-"""The error tree. Every error of the library derives from :class:`TieredStoreError`.
+"""The error tree, and texts from elsewhere in messages: shortened, quoted, and without credentials.
 
-The class attributes of an error tell the caller what to do; no caller needs to parse the message::
+Every error of the library derives from :class:`TieredStoreError`. The class attributes of an error tell the caller what
+to do; no caller needs to parse the message::
 
     TieredStoreError                         retryable  exit_code
     ├── ConfigError                          no         2   a user's setting or argument is wrong
@@ -59,6 +60,7 @@ The class attributes of an error tell the caller what to do; no caller needs to 
 
 from __future__ import annotations
 
+import re
 from reprlib import Repr
 from typing import ClassVar, Final, Self
 
@@ -67,6 +69,13 @@ LONGEST_SENTENCE: Final = 4000
 
 _SHORT: Final = Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
+
+_USER: Final = re.compile(r"//[^\s'\"]*@|\b[A-Za-z][\w+.-]*:[^\s'\"]*@")
+"""Matches the user and password of a URL. The match begins at ``//``, or at the word before the first colon. It ends at
+the last ``@``, and may contain slashes, because passwords may.
+"""
+_QUERY: Final = re.compile(r"\?[^\s'\")]+")
+"""Matches the query of a URL, because it may contain a signature."""
 
 
 def excerpt(foreign: object, most: int = 120) -> str:
@@ -91,6 +100,15 @@ def quoted(foreign: object, most: int = 60) -> str:
     if isinstance(foreign, bytes):
         foreign = foreign.decode("utf-8", "replace")
     return repr(excerpt(foreign, most)) if isinstance(foreign, str) else _SHORT.repr(foreign)
+
+
+def redacted(text: object) -> str:
+    """Return ``text`` for a message, with ``…`` for the credentials and the queries of its URLs."""
+    return _QUERY.sub("?…", _USER.sub(_hide, str(text)))
+
+
+def _hide(match: re.Match[str]) -> str:
+    return "//…@" if match[0].startswith("//") else f"{match[0].partition(':')[0]}:…@"
 
 
 class TieredStoreError(Exception):

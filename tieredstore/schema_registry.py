@@ -25,6 +25,7 @@ from tieredstore.errors import (
     StoreError,
     excerpt,
     quoted,
+    redacted,
 )
 from tieredstore.format.json_object import Json
 from tieredstore.installation import Extra
@@ -32,14 +33,13 @@ from tieredstore.process.closing import Closing
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import PerProcess
 from tieredstore.process.retry import Attempt, RetryPolicy
-from tieredstore.redaction import redacted
 from tieredstore.values.avro import AvroSchema, ReferringSchema
 
 with Extra("a schema registry", "avro"):
     import requests
 
-    from tieredstore.backends.http.deadlines import within
     from tieredstore.backends.http.session import BoundedAdapter, HttpLimits, configure
+    from tieredstore.backends.http.deadlines import within
 
 _URL: Final = "schema.registry.url"
 _OPTIONAL_PREFIX: Final = "schema.registry."

@@ -20,8 +20,8 @@ from tieredstore.errors import (
     StoreUnavailableError,
     TieredStoreError,
     excerpt,
+    redacted,
 )
-from tieredstore.redaction import redacted
 
 # Look up the service's error code before the status, because several codes share a status.
 _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {

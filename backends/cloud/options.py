@@ -6,9 +6,8 @@ import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, redacted
 from tieredstore.process.deadline import CALL_TIMEOUT_S, seconds
-from tieredstore.redaction import redacted
 
 if TYPE_CHECKING:
     from pydantic import SecretStr

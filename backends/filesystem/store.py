@@ -39,8 +39,8 @@ from tieredstore.errors import (
     RangeNotSatisfiableError,
     StoreUnavailableError,
     TieredStoreError,
+    redacted,
 )
-from tieredstore.redaction import redacted
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings

@@ -31,8 +31,7 @@ from tieredstore.backends.gcs.options import Anonymous, CredentialsFile, Credent
 from tieredstore.backends.http.body import HttpAnswer
 from tieredstore.backends.http.ranges import answered_size, is_whole, range_header
 from tieredstore.backends.http.session import BoundedAdapter, HttpLimits, StoreAdapter, configure
-from tieredstore.errors import ConfigError, StoreError, StoreUnavailableError
-from tieredstore.redaction import redacted
+from tieredstore.errors import ConfigError, StoreError, StoreUnavailableError, redacted
 
 _logger: Final = logging.getLogger(__name__)
 

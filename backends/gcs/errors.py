@@ -22,8 +22,8 @@ from tieredstore.errors import (
     StoreThrottledError,
     StoreUnavailableError,
     TieredStoreError,
+    redacted,
 )
-from tieredstore.redaction import redacted
 
 # The server answers 410 or 404 if an upload session no longer exists.
 _BY_STATUS: Final = BY_STATUS | {410: ObjectNotFoundError}

@@ -25,8 +25,7 @@ from urllib3.util.connection import allowed_gai_family
 
 from tieredstore.backends.cloud.errors import MalformedAnswerError
 from tieredstore.backends.http.deadlines import current_deadline
-from tieredstore.errors import StoreError, StoreUnavailableError, excerpt
-from tieredstore.redaction import redacted
+from tieredstore.errors import StoreError, StoreUnavailableError, excerpt, redacted
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse

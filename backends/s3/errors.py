@@ -32,8 +32,8 @@ from tieredstore.errors import (
     StoreUnavailableError,
     TieredStoreError,
     excerpt,
+    redacted,
 )
-from tieredstore.redaction import redacted
 
 # Look up S3's error code before the status, because several codes share a status. An entry of a bulk delete has no
 # status at all.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, Unpack, cast
 from tieredstore.api.outcomes import OnOutcome, Plan, Totals, run
 from tieredstore.api.rows import KeyUse, Segment, Table, Topic, Usage, segment_of, tell_each
 from tieredstore.api.scopes import Scopes, Which, check_keywords, check_names, scopes_of
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, redacted
 from tieredstore.installation import Extra
 from tieredstore.model import AtTime, TopicIdPartition, Uuid
 from tieredstore.process.closing import Closer, Closing
@@ -21,7 +21,6 @@ from tieredstore.process.lifetime import Lifetime
 from tieredstore.process.parallel import READERS
 from tieredstore.query.arguments import Partitions, TopicIdLike, path_of, topic_id_of, wrong_kind
 from tieredstore.query.positions import GivenPlace, duration_of, place_of, time_of, window_of
-from tieredstore.redaction import redacted
 from tieredstore.remote.stores import NamedStore, url_of
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 from pydantic import GetCoreSchemaHandler, SecretStr, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
 
+from tieredstore.errors import redacted
 from tieredstore.limits import MAX_INT32, MAX_INT64
-from tieredstore.redaction import redacted
 
 _JAVA_BLANK: Final = "".join(map(chr, range(0x21)))
 """Characters that Java's ``String.trim`` removes; ``ConfigDef`` trims the text of every type."""

@@ -19,9 +19,9 @@ from tieredstore.errors import (
     KeyServiceUnavailableError,
     TieredStoreError,
     excerpt,
+    redacted,
 )
 from tieredstore.kms.base import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, KeySource
-from tieredstore.redaction import redacted
 
 if TYPE_CHECKING:
     from types_boto3_kms import KMSClient

@@ -28,9 +28,9 @@ from tieredstore.errors import (
     KeyServiceUnavailableError,
     TieredStoreError,
     excerpt,
+    redacted,
 )
 from tieredstore.kms.base import READ_TIMEOUT_S, KeySource
-from tieredstore.redaction import redacted
 
 _NAME: Final = re.compile(r"projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+")
 _SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)

@@ -25,9 +25,9 @@ from tieredstore.errors import (
     KeyServiceUnavailableError,
     TieredStoreError,
     excerpt,
+    redacted,
 )
 from tieredstore.kms.base import READ_TIMEOUT_S, KeySource
-from tieredstore.redaction import redacted
 
 _WORD: Final = r"[A-Za-z0-9_-][A-Za-z0-9._-]*"
 _KEY: Final = re.compile(rf"(?:({_WORD}(?:/{_WORD})*)/)?({_WORD})")

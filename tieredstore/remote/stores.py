@@ -14,9 +14,8 @@ from tieredstore.backends.registry import SCHEMES, properties_with
 from tieredstore.config import Settings, read_properties, settings_from
 from tieredstore.config.names import known_names
 from tieredstore.config.properties import own_properties, texts_of
-from tieredstore.errors import ConfigError, excerpt
+from tieredstore.errors import ConfigError, excerpt, redacted
 from tieredstore.model import GivenProperties, Properties, SettingValue
-from tieredstore.redaction import redacted
 
 if TYPE_CHECKING:
     from tieredstore.remote.manager import RemoteStorageManager

@@ -28,9 +28,8 @@ from tieredstore.backends.http.session import (
 )
 from tieredstore.backends.http.sockets import connection_failure
 from tieredstore.config.storage import ProxySettings
-from tieredstore.errors import StoreError, StoreUnavailableError
+from tieredstore.errors import StoreError, StoreUnavailableError, redacted
 from tieredstore.process.deadline import Deadline
-from tieredstore.redaction import redacted
 
 
 class Echo:

@@ -23,9 +23,8 @@ from tieredstore.cli.app.groups import expand
 from tieredstore.cli.app.table import Entry, all_entries, entry_of
 from tieredstore.cli.terminal.output import complain
 from tieredstore.cli.terminal.streams import StandardOutputFailedError
-from tieredstore.errors import ConfigError, TieredStoreError, excerpt, quoted
+from tieredstore.errors import ConfigError, TieredStoreError, excerpt, quoted, redacted
 from tieredstore.installation import Extra
-from tieredstore.redaction import redacted
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

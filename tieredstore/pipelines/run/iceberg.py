@@ -22,13 +22,13 @@ from tieredstore.errors import (
     StoreUnavailableError,
     TieredStoreError,
     excerpt,
+    redacted,
 )
 from tieredstore.installation import Extra
 from tieredstore.pipelines.log.commit_log import CommitLog, Life
 from tieredstore.pipelines.log.entries import WrittenWindow, effects
 from tieredstore.pipelines.log.holdings import Family
 from tieredstore.pipelines.run.iceberg_rows import TableRows
-from tieredstore.redaction import redacted
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
