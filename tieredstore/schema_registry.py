@@ -39,7 +39,7 @@ with Extra("a schema registry", "avro"):
     import requests
 
     from tieredstore.backends.http.session import BoundedAdapter, HttpLimits, configure
-    from tieredstore.backends.http.deadlines import within
+    from tieredstore.backends.http.sockets import within
 
 _URL: Final = "schema.registry.url"
 _OPTIONAL_PREFIX: Final = "schema.registry."

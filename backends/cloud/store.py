@@ -25,7 +25,7 @@ from tieredstore.backends.contract.checks import (
 )
 from tieredstore.backends.contract.staging import check_mark
 from tieredstore.backends.http.body import HttpAnswer
-from tieredstore.backends.http.deadlines import within
+from tieredstore.backends.http.sockets import within
 from tieredstore.errors import (
     AccessDeniedError,
     InvalidKeyError,

@@ -11,8 +11,7 @@ from typing import Protocol
 
 import urllib3.exceptions
 
-from tieredstore.backends.http.deadlines import PIECE_BYTES, check_deadline
-from tieredstore.backends.http.sockets import connection_failure
+from tieredstore.backends.http.sockets import PIECE_BYTES, check_deadline, connection_failure
 from tieredstore.errors import StoreError, StoreUnavailableError
 
 

@@ -15,8 +15,15 @@ from requests.adapters import HTTPAdapter
 
 from tieredstore.backends.base import Buffer
 from tieredstore.backends.contract.bodies import byte_view
-from tieredstore.backends.http.deadlines import PIECE_BYTES, check_deadline, current_deadline, note_sent
-from tieredstore.backends.http.sockets import BOUNDED_POOLS, close_pools, connection_failure
+from tieredstore.backends.http.sockets import (
+    BOUNDED_POOLS,
+    PIECE_BYTES,
+    check_deadline,
+    close_pools,
+    connection_failure,
+    current_deadline,
+    note_sent,
+)
 
 if TYPE_CHECKING:
     from tieredstore.config.storage import ProxySettings

@@ -4,7 +4,7 @@ The timeouts of the HTTP libraries limit a single wait. A server could send sing
 the other, and so block a call forever. This can happen in a header, a listing, the body of an error, or a proxy's
 answer.
 
-So the socket itself checks the deadline (``deadlines.within``) before each wait, without a thread. Only the look-up of
+So the socket itself checks the deadline (:func:`within`) before each wait, without a thread. Only the look-up of
 a host name may last longer, because the resolver has its own timeouts.
 """
 
@@ -13,7 +13,9 @@ from __future__ import annotations
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
@@ -24,8 +26,8 @@ from urllib3.poolmanager import PoolManager
 from urllib3.util.connection import allowed_gai_family
 
 from tieredstore.backends.cloud.errors import MalformedAnswerError
-from tieredstore.backends.http.deadlines import current_deadline
 from tieredstore.errors import StoreError, StoreUnavailableError, excerpt, redacted
+from tieredstore.process.deadline import Deadline
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
@@ -36,6 +38,9 @@ else:
     # For the type checker the mix-ins below derive from urllib3's classes. At run time, ``pools`` derives classes from
     # a mix-in and a class of urllib3.
     _Connection = _Pool = object
+
+PIECE_BYTES: Final = 256 * 1024
+"""Size of the pieces in which bodies are sent and received. Timeout and deadline apply to each piece."""
 
 MOST_ANSWER_BYTES: Final = 16 << 20
 """Size of the largest answer that is parsed. Even a listing page of a thousand keys of 1,024 bytes, all escaped, has
@@ -51,6 +56,37 @@ AnySocket = TypeVar("AnySocket", bound=socket.socket)
 Maybe = TypeVar("Maybe")
 P = ParamSpec("P")
 Result = TypeVar("Result")
+
+_deadline: Final[ContextVar[Deadline | None]] = ContextVar("tieredstore_http_deadline", default=None)
+
+
+@contextmanager
+def within(deadline: Deadline) -> Generator[None]:
+    """Limit this thread's requests in the block: after ``deadline`` they fail with StoreUnavailableError."""
+    token = _deadline.set(deadline)
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+def current_deadline() -> Deadline | None:
+    """Return the deadline of the thread's innermost ``within`` block, None outside of any."""
+    return _deadline.get()
+
+
+def check_deadline(what: str) -> None:
+    """Raise StoreUnavailableError if the deadline of the ``within`` block has passed."""
+    deadline = _deadline.get()
+    if deadline is not None:
+        deadline.check(what)
+
+
+def note_sent(position: int) -> None:
+    """Record that the body's first ``position`` bytes were sent, so that the upload does not count as stalled."""
+    deadline = _deadline.get()
+    if deadline is not None and deadline.part is not None:
+        deadline.part.report(position)
 
 
 class _BoundedSocket:

@@ -20,7 +20,7 @@ from tieredstore.backends.cloud.answers import require_size, require_text
 from tieredstore.backends.cloud.errors import MalformedAnswerError, PartsGoneError
 from tieredstore.backends.cloud.upload import WRITE_MARK, Condition, Stored, Upload
 from tieredstore.backends.cloud.upload_parts import Part, PartCutter, send_parts
-from tieredstore.backends.http.deadlines import PIECE_BYTES, check_deadline, note_sent
+from tieredstore.backends.http.sockets import PIECE_BYTES, check_deadline, note_sent
 from tieredstore.backends.s3.errors import translate_errors
 from tieredstore.backends.s3.options import Compatibility, S3Options
 from tieredstore.backends.values import Prepared

@@ -22,8 +22,7 @@ from tests.support.servers.kafka_certificates import issue, make_authority
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.gcs.options import Anonymous, GcsOptions
 from tieredstore.backends.gcs.store import GcsObjectStore
-from tieredstore.backends.http.deadlines import within
-from tieredstore.backends.http.sockets import BoundedConnection, bound_socket, first_connected
+from tieredstore.backends.http.sockets import BoundedConnection, bound_socket, first_connected, within
 from tieredstore.backends.s3.connections import BoundedSession, WholeContinue, bound_chain, endpoint_of
 from tieredstore.backends.s3.options import AccessKeys, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.backends.http.body import HttpAnswer
-from tieredstore.backends.http.deadlines import PIECE_BYTES, within
 from tieredstore.backends.http.ranges import answered_size, is_whole, range_header
+from tieredstore.backends.http.sockets import PIECE_BYTES, within
 from tieredstore.errors import RangeNotSatisfiableError, StoreError, StoreUnavailableError
 from tieredstore.process.deadline import Deadline
 

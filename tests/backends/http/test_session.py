@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from tests.support.network.socks_proxy import proxy_at
 from tests.support.servers.process import unanswered_port
-from tieredstore.backends.http.deadlines import PIECE_BYTES, within
 from tieredstore.backends.http.session import (
     Buffers,
     HttpLimits,
@@ -26,7 +25,7 @@ from tieredstore.backends.http.session import (
     configure,
     proxies_of,
 )
-from tieredstore.backends.http.sockets import connection_failure
+from tieredstore.backends.http.sockets import PIECE_BYTES, connection_failure, within
 from tieredstore.config.storage import ProxySettings
 from tieredstore.errors import StoreError, StoreUnavailableError, redacted
 from tieredstore.process.deadline import Deadline
