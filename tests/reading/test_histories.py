@@ -34,6 +34,7 @@ from tieredstore.reading.reader import TopicReader
 from tieredstore.reading.snapshots import LogSnapshots
 from tieredstore.reading.survey import survey_logs
 from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.batches import ANONYMOUS
 from tieredstore.testing.segments import Producer, Record, build_batch, build_end_marker
 
 ORDERS: TopicPartition = ("orders", 0)
@@ -264,6 +265,59 @@ def test_a_transaction_before_a_gap_hides_no_offset_of_the_broker(tmp_path: Path
         bucket.write(10, skip=10)
         log = taken(bucket, Broker(15, 40, 0), lenient=True, isolation="read_committed").logs[ORDERS]
         assert (extent(log), [(one.start, one.stop) for one in losses_between(log, 0, 40)]) == ((0, 15, 40), [(10, 15)])
+
+
+def test_a_leader_that_does_not_know_its_end_yet_makes_no_gap_a_loss(bucket: Bucket) -> None:
+    """The bucket has offsets 0 to 59 and 70 to 89, and the broker has all of them."""
+    bucket.write(20, skip=10, epochs=LOST)
+    log = taken(bucket, Broker(0, 55, 4, EpochEnd(3, 90))).logs[ORDERS]
+    assert (extent(log), [*losses_between(log, 0, 60)]) == ((0, 60, 60), [])
+
+
+def test_a_broker_that_has_caught_up_makes_no_gap_a_loss(bucket: Bucket) -> None:
+    """An earlier snapshot has accepted that the broker's log ends before the bucket's."""
+    bucket.write(20, skip=10, epochs=LOST)
+    before = taken(bucket, Broker(0, 55, 3), lenient=True)
+    assert extent(before.logs[ORDERS]) == (0, 90, 90)
+    assert extent(taken(bucket, Broker(0, 95, 3), before=before).logs[ORDERS]) == (0, 60, 95)
+    with pytest.raises(DataLossError, match="ends at offset 54, but the bucket has records up to offset 89"):
+        taken(bucket, Broker(0, 55, 3), before=taken(bucket, Broker(0, 95, 3)))
+
+
+@pytest.mark.parametrize("missing", [(1,), (2,), (1, 2)])
+@pytest.mark.parametrize("first", [0, 7, 12, 20])
+def test_no_offset_of_the_broker_is_lost_to_a_gap_and_a_transaction(
+    tmp_path: Path, missing: tuple[int, ...], first: int
+) -> None:
+    """The log has five segments of five offsets. The transaction begins at ``first``. Its marker, if any, is the first
+    offset of a later segment. For each first offset of the broker's log, the bucket's part of the read and the broker's
+    part together have all records of the broker, and all records of the bucket before the transaction.
+    """
+    for last in (*range(first // 5 * 5 + 5, 25, 5), None):
+        with closing(Bucket(tmp_path / str(last))) as bucket:
+            for start in sorted({0, 5, 10, 15, 20} - {5 * number for number in missing}):
+                stop = start + 5
+                batches = [
+                    build_end_marker(at, WHO, commit=True)
+                    if at == last
+                    else build_batch([Record(b"v")], at, producer=WHO if at == first else ANONYMOUS)
+                    for at in range(start, stop)
+                ]
+                is_open = first < stop and (last is None or stop <= last)
+                states = [ProducerState(7, 0, 0, first, 0, 0, 0, first)] if is_open else []
+                bucket.copy(WHERE, batches, range(start, stop), producers=states)
+            for start in range(26):
+                end = 25 if last is not None else max(start, first)
+                log = taken(bucket, Broker(start, end, 0), isolation="read_committed").logs[ORDERS]
+                query = LogQuery(Subscribe(("orders",)), on_data_loss="report")
+                stored = TopicReader(lambda manager=bucket.manager: manager, query).read(log, log.earliest, log.seam)
+                offsets = {offset for batch in stored for offset in int64_values(batch, "offset")}
+                offsets |= {*range(max(start, log.seam), end)}
+                copied = {at for at in range(min(first, start)) if at // 5 not in missing}
+                records = {*copied, *range(start, end)} - {last}
+                case = last, start, extent(log)
+                assert records <= offsets | {last}, case
+                assert log.end == max(end, log.seam), case
 
 
 def test_an_earlier_epoch_is_none_of_the_log_that_was_copied(bucket: Bucket) -> None:

@@ -302,16 +302,26 @@ class _Survey:
 
     def _end_before(self, known: _FoundPartition) -> int | None:
         """Return the seam (the offset between the bucket's and the broker's part) of the earlier snapshot. Return None
-        if the bucket's log or the broker's first offset has changed since.
+        if the bucket's log or the broker's first offset has changed since. Return None also if the seam depends on the
+        broker's end, which changes more often.
         """
         log, live_start = self._before.get(known.where), None if known.live is None else known.live.start
-        if log is None or known.lineage is None:
+        if log is None or known.lineage is None or known.missing is not None:
             return None
         return log.seam if (log.lineage, log.live_start) == (known.lineage, live_start) else None
 
     def _stored_end(self, known: _FoundPartition) -> int:
         """Return the offset at which the bucket's part must end: before the first transaction without an outcome, and
         before offsets that only the broker has. Return 0 if the bucket has no log.
+
+        If the bucket has a gap, but the broker may have its offsets, the bucket's part ends as follows.
+
+        | the broker's log | the bucket's part ends |
+        |---|---|
+        | ends before readable records of the bucket, and the leader is not new | at the bucket's end: both are losses |
+        | has the start of a transaction that is open at the gap | at this start |
+        | begins within such a transaction | where the broker begins: the outcome of earlier records may be in the gap |
+        | otherwise | at the gap |
 
         If an index cannot be read, raise the error. With ``by_partition``, ignore transactions: a read of their records
         meets the same error.
@@ -329,13 +339,10 @@ class _Survey:
         missing = known.missing
         if live is None or missing is None or missing >= end or known.where[0] not in self._untiered:
             return self._decided_end(lineage, end)
-        # A broker whose log ends before the bucket's last readable record has lost records.
-        if live.end < end and live.end < (decided := self._decided_end(lineage, end)):
+        is_behind = live.end < end and not known.is_left_behind
+        if is_behind and live.end < (decided := self._decided_end(lineage, end)):
             return decided
-        # The broker has offsets that the bucket lacks, so read the broker from there on, or from the beginning of a
-        # transaction that is open there, if the broker has it.
-        seam = self._decided_end(lineage, missing)
-        return seam if seam >= live.start else missing
+        return max(live.start, self._decided_end(lineage, missing))
 
     def _decided_end(self, lineage: Lineage, end: int) -> int:
         if self._query.isolation == "read_uncommitted":
