@@ -51,6 +51,7 @@ BEFORE_ANY_REQUEST: list[tuple[Call, str]] = [
     (lambda b: b.verify(parallel=0), "parallel is 0; it must be at least 1"),
     (lambda b: b.upload(".", parallel="2"), "parallel is of the type str; it must be a whole number"),
     (lambda b: b.read("txn", parallel=0), "parallel is 0; it must be at least 1"),
+    (lambda b: b.gc(parallel=None), "parallel is of the type NoneType; it must be a whole number"),
     (lambda b: b.remove("txn", older="1d"), "remove() has no argument 'older'; it takes stop, segment, force, par"),
     (lambda b: b.remove("txn", partition=0), "remove() has no argument 'partition'; did you mean partitions?"),
     (lambda b: b.gc(minage="1h"), "gc() has no argument 'minage'; did you mean min_age?"),
@@ -83,6 +84,7 @@ BEFORE_ANY_REQUEST: list[tuple[Call, str]] = [
     (lambda b: b.read("txn", value="jsn"), "value is 'jsn'; it must be bytes, text, json, avro, Json(…) or Avro(…)"),
     (lambda b: b.read("txn", key="avro"), "key is 'avro', and no schema is given: add registry=, or give Avro(…)"),
     (lambda b: b.query("FROM txn", value="avro"), "value is 'avro', and no schema is given: add registry="),
+    (lambda b: b.read("txn", registry="http://h"), "registry has schemas for Avro: add value='avro' or key='avro', or"),
     (lambda b: b.read("txn", registry=7), "registry is of the type int; give a URL or a mapping"),
     (
         lambda b: b.read("txn", registry="registry:8081"),

@@ -177,6 +177,8 @@ def types_of(how: Mapping[str, Any], default: Literal["bytes", "text"]) -> Calla
             raise ConfigError("types already describes keys and values: leave key, value and registry out")
         return given
     registry = None if "registry" not in how else registry_of(how["registry"])
+    if registry is not None and "avro" not in (how.get("key"), how.get("value")):
+        raise ConfigError("registry has schemas for Avro: add value='avro' or key='avro', or leave registry out")
     key, value = (_kind(name, how.get(name, default), registry) for name in ("key", "value"))
     return lambda topic: ColumnTypes(key(f"{topic}-key"), value(f"{topic}-value"))
 

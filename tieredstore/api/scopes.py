@@ -39,7 +39,7 @@ def check_keywords(method: Callable[..., object], given: Mapping[str, object], a
         meant = [one for one in (*names, *known) if one != "force"]
         hint = did_you_mean(name, meant, otherwise=f"it takes {', '.join([*names, *known])}")
         raise ConfigError(f"{method.__name__}() has no argument {name!r:.60}{hint}")
-    if given.get("parallel") is not None:
+    if "parallel" in given:
         check_count("parallel", given["parallel"])
 
 
