@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
@@ -33,7 +34,7 @@ from tieredstore.cli.records.record_output import (
     write_table,
 )
 from tieredstore.cli.records.row_output import GivenRows, Target
-from tieredstore.cli.records.value_types import parse_types, sample_of
+from tieredstore.cli.records.value_types import TopicTypes, sample_of
 from tieredstore.cli.terminal.output import complain, counted, print_lines
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.model import Last as LastRecords
@@ -118,7 +119,7 @@ def cat(
             f"{sink.target.path} is a folder, and its files must be complete: leave "
             f"{'-n' if grep is None else '--grep'} out, or name a file"
         )
-    types = parse_types(values, "bytes", alone=topic.topic)
+    types = TopicTypes(values, "bytes", alone=topic.topic)
     how, which = cast("ReadOptions", read_options(records)), topic.which()
     partitions, how["topic_id"] = which.get("partitions"), which.get("topic_id")
     of_sample = how.copy()
@@ -147,8 +148,8 @@ def cat(
             _write_folder(bucket, topic, window, last, sink.target, partitions, how)
             types.tell_nulls()
             return
-        types.sample = sample_of(bucket, of_sample) if sink.has_columns and grep is None else None
-        how["follow"] = follow
+        sample = sample_of(bucket, of_sample) if sink.has_columns and grep is None else None
+        how["types"], how["follow"] = partial(types, sample=sample), follow
         read = bucket.read(topic.topic, partitions, start=window.first, stop=window.end, last=last, **how)
         with closing(read):
             _tell_numbers(window)

@@ -8,6 +8,7 @@ import stat
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -15,7 +16,7 @@ import typer
 from tieredstore.cli.app.options import Cluster, Records, Rows, Store, Values, Work
 from tieredstore.cli.records.cat import read_options
 from tieredstore.cli.records.row_output import GivenRows, Target, check_names, print_rows
-from tieredstore.cli.records.value_types import parse_types, sample_of
+from tieredstore.cli.records.value_types import TopicTypes, sample_of
 from tieredstore.cli.terminal.plots import COLORS, Picture, PlotFile, label
 from tieredstore.errors import ConfigError
 
@@ -70,14 +71,14 @@ def query(
     target = Target.parse(output)
     is_shown = plot is None and target.path is None and target.ending is None
     picture = None if plot is None else Picture(plot)
-    how, types = read_options(records, by_id="--topic-ids"), parse_types(values, "text")
+    how, types = read_options(records, by_id="--topic-ids"), TopicTypes(values, "text")
     ids = _parse_ids(topic_ids or ())
     if output.count is not None:
         how["limit"] = output.count
     if work.parallel is not None:
         how["parallel"] = work.parallel
     with store.open(cluster) as bucket:
-        types.sample, how["types"] = sample_of(bucket, read_options(records), ids), types
+        how["types"] = partial(types, sample=sample_of(bucket, read_options(records), ids))
         if sql is None and is_shown and sys.stdin.isatty() and sys.stdout.isatty():
             from tieredstore.api.reading import open_tables
             from tieredstore.cli.records.shell import run_shell

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
@@ -23,65 +22,113 @@ if TYPE_CHECKING:
     from tieredstore.cli.app.options import Values
     from tieredstore.query.topic_columns import ColumnTypes
     from tieredstore.schema_registry import SchemaRegistry
-    from tieredstore.values import InvalidValues, ValueType
+    from tieredstore.values import ValueType
 
 _OF_TOPIC: Final = re.compile(r"([A-Za-z0-9._-]+)=(.*)", re.DOTALL)
 _ALL: Final = ""
 
-_Kind: TypeAlias = "Callable[[str], ValueType]"
-"""A function from a subject of the registry (a topic's name with ``-key`` or ``-value``) to a type."""
-
 Sample: TypeAlias = "Callable[[str, Literal['key', 'value']], Sequence[bytes]]"
 """A function that returns some of a topic's keys or values."""
+
+_Kind: TypeAlias = "Callable[[str, Sample | None], ValueType]"
+"""A function from a subject of the registry (a topic's name with ``-key`` or ``-value``) and a sample to a type."""
 
 _SAMPLE: Final = 2_000
 _SAMPLE_OF_PARTITION: Final = 200
 
 
-@dataclass(slots=True)
 class TopicTypes:
     """The types of topics' keys and values, as a function of the topic. Counts the invalid values that are read as
     null.
-
-    With ``sample``, the type ``json`` becomes a struct of the fields in a sample, and its schema is printed. Without
-    ``sample``, JSON stays text.
     """
 
-    invalid: Literal["fail", "null"]
-    registry: SchemaRegistry | None
-    nulls: InvalidValues
-    sample: Sample | None = None
-    keys: Mapping[str, _Kind] = field(default_factory=dict[str, "_Kind"])
-    values: Mapping[str, _Kind] = field(default_factory=dict[str, "_Kind"])
+    def __init__(self, values: Values, default: Literal["bytes", "text"], *, alone: str | None = None) -> None:
+        """Read schema files at once, a registry only when a topic is requested.
 
-    def __call__(self, topic: str) -> ColumnTypes:
-        """Return the types of a topic."""
+        ``alone`` is the only topic that will be read. Raise ConfigError for unknown types, and for types of another
+        topic.
+        """
+        from tieredstore.values import InvalidValues
+
+        self._invalid = values.invalid
+        self._registry = open_registry(values.registry, values.registry_config)
+        self._nulls = InvalidValues()
+        self._keys, self._values = (
+            _parse_side(option, texts or (), alone, partial(self._parse_kind, option), default)
+            for option, texts in (("--key", values.key), ("--value", values.value))
+        )
+        given = *(values.key or ()), *(values.value or ())
+        if self._registry is not None and not any("avro" in text for text in given):
+            raise ConfigError(
+                "a registry has schemas for Avro: add --value avro or --key avro, or leave the registry out"
+            )
+
+    def __call__(self, topic: str, sample: Sample | None = None) -> ColumnTypes:
+        """Return the types of a topic.
+
+        With ``sample``, the type ``json`` becomes a struct of the fields in a sample, and its schema is printed.
+        Without ``sample``, JSON stays text.
+        """
         from tieredstore.query.topic_columns import ColumnTypes
 
-        key, value = (side.get(topic, side[_ALL]) for side in (self.keys, self.values))
-        return ColumnTypes(key(f"{topic}-key"), value(f"{topic}-value"))
+        key, value = (side.get(topic, side[_ALL]) for side in (self._keys, self._values))
+        return ColumnTypes(key(f"{topic}-key", sample), value(f"{topic}-value", sample))
 
     def tell_nulls(self) -> None:
         """Report on stderr how many values were read as null, and the reason for the first such value."""
-        if self.nulls.count:
-            complain(f"{counted(self.nulls.count, 'invalid value')} read as null; the first: {self.nulls.first}")
+        if self._nulls.count:
+            complain(f"{counted(self._nulls.count, 'invalid value')} read as null; the first: {self._nulls.first}")
 
+    def _parse_kind(self, option: str, text: str) -> _Kind:
+        from tieredstore.api.reading import kind_of
+        from tieredstore.values import Avro, Json
 
-def parse_types(values: Values, default: Literal["bytes", "text"], *, alone: str | None = None) -> TopicTypes:
-    """Return a function from topics to types. Schema files are read at once, a registry only when a topic is requested.
+        way_out = f"read it as bytes ({option} bytes), or as null (--invalid null)"
+        name, _, file = text.partition(":")
+        if file and name == "json":
+            from tieredstore.values.json_text import parse_json_schema
 
-    ``alone`` is the only topic that will be read. Raise ConfigError for unknown types, and for types of another topic.
-    """
-    from tieredstore.values import InvalidValues
+            schema = parse_json_schema(_read_text(Path(file)))
+            of_file = Json(schema, self._invalid, way_out=way_out, nulls=self._nulls)
+            return lambda *_: of_file
+        if file and name == "avro":
+            of_schema = Avro(_read_text(Path(file)), self._registry, self._invalid, way_out=way_out, nulls=self._nulls)
+            return lambda *_: of_schema
+        if text == "avro" and self._registry is None:
+            raise ConfigError(f"no Avro schema is given for {option} avro: write avro:FILE, or give --registry URL")
+        kind = kind_of(text, self._registry, self._invalid, way_out, self._nulls)
+        if kind is None:
+            raise ConfigError(
+                f"{option} is {excerpt(text)!r}; it must be bytes, text, json, json:FILE, avro:FILE or avro; for one "
+                "topic, give orders=text"
+            )
+        return partial(self._infer_kind, option, kind) if text == "json" else lambda subject, _: kind(subject)
 
-    types = TopicTypes(values.invalid, open_registry(values.registry, values.registry_config), InvalidValues())
-    types.keys, types.values = (
-        _parse_side(option, texts or (), alone, partial(_parse_kind, types, option), default)
-        for option, texts in (("--key", values.key), ("--value", values.value))
-    )
-    if types.registry is not None and not any("avro" in text for text in (*(values.key or ()), *(values.value or ()))):
-        raise ConfigError("a registry has schemas for Avro: add --value avro or --key avro, or leave the registry out")
-    return types
+    def _infer_kind(
+        self, option: str, as_text: Callable[[str], ValueType], subject: str, sample: Sample | None
+    ) -> ValueType:
+        """Return a struct of the fields in a sample, and print its schema. If there are no common fields, return
+        ``as_text``.
+        """
+        from tieredstore.values import Json
+        from tieredstore.values.json_text import format_json_schema, infer_schema
+
+        topic, _, side = subject.rpartition("-")
+        messages = () if sample is None else sample(topic, "key" if side == "key" else "value")
+        if not messages:
+            return as_text(subject)
+        sampled = f"{counted(len(messages), 'record')} of {topic}"
+        try:
+            schema = infer_schema(messages)
+        except ConfigError as error:
+            complain(f"{side}s in {sampled} have no schema in common, and stay JSON text: {error}")
+            return as_text(subject)
+        complain(
+            f"{side}s have the schema inferred from {sampled}; save it to give {option} json:FILE:\n"
+            + format_json_schema(schema)
+        )
+        way_out = f"give a schema ({option} json:FILE), read it as text ({option} text), or as null (--invalid null)"
+        return Json(schema, self._invalid, way_out=way_out, nulls=self._nulls, is_closed=True)
 
 
 def _parse_side(
@@ -100,57 +147,6 @@ def _parse_side(
             )
         kinds[topic] = kind
     return {topic: parse(kind) for topic, kind in ({_ALL: default} | kinds).items()}
-
-
-def _parse_kind(rules: TopicTypes, option: str, text: str) -> _Kind:
-    from tieredstore.api.reading import kind_of
-    from tieredstore.values import Avro, Json
-
-    way_out = f"read it as bytes ({option} bytes), or as null (--invalid null)"
-    name, _, file = text.partition(":")
-    if file and name == "json":
-        from tieredstore.values.json_text import parse_json_schema
-
-        schema = parse_json_schema(_read_text(Path(file)))
-        of_file = Json(schema, rules.invalid, way_out=way_out, nulls=rules.nulls)
-        return lambda _: of_file
-    if file and name == "avro":
-        of_schema = Avro(_read_text(Path(file)), rules.registry, rules.invalid, way_out=way_out, nulls=rules.nulls)
-        return lambda _: of_schema
-    if text == "avro" and rules.registry is None:
-        raise ConfigError(f"no Avro schema is given for {option} avro: write avro:FILE, or give --registry URL")
-    kind = kind_of(text, rules.registry, rules.invalid, way_out, rules.nulls)
-    if kind is None:
-        raise ConfigError(
-            f"{option} is {excerpt(text)!r}; it must be bytes, text, json, json:FILE, avro:FILE or avro; for one "
-            "topic, give orders=text"
-        )
-    return partial(_infer_kind, rules, option, kind) if text == "json" else kind
-
-
-def _infer_kind(rules: TopicTypes, option: str, as_text: _Kind, subject: str) -> ValueType:
-    """Return a struct of the fields in a sample, and print its schema. If there are no common fields, return
-    ``as_text``.
-    """
-    from tieredstore.values import Json
-    from tieredstore.values.json_text import format_json_schema, infer_schema
-
-    topic, _, side = subject.rpartition("-")
-    messages = () if rules.sample is None else rules.sample(topic, "key" if side == "key" else "value")
-    if not messages:
-        return as_text(subject)
-    sampled = f"{counted(len(messages), 'record')} of {topic}"
-    try:
-        schema = infer_schema(messages)
-    except ConfigError as error:
-        complain(f"{side}s in {sampled} have no schema in common, and stay JSON text: {error}")
-        return as_text(subject)
-    complain(
-        f"{side}s have the schema inferred from {sampled}; save it to give {option} json:FILE:\n"
-        + format_json_schema(schema)
-    )
-    way_out = f"give a schema ({option} json:FILE), read it as text ({option} text), or as null (--invalid null)"
-    return Json(schema, rules.invalid, way_out=way_out, nulls=rules.nulls, is_closed=True)
 
 
 def sample_of(bucket: Bucket, how: QueryOptions, topic_ids: Mapping[str, str] | None = None) -> Sample:
