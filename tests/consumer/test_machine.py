@@ -61,6 +61,8 @@ class Machine(RuleBasedStateMachine):
         self.beginnings: defaultdict[Where, set[int]] = defaultdict(lambda: {0})
         """All starts that the combined log has had. A reset leads to one of them."""
         self.lost: list[Any] = []
+        self.later_s = 0.0
+        """Seconds by which the consumer's clock is ahead of the real one."""
 
     def _manager(self, chosen: Settings, **more: Any) -> RemoteStorageManager:
         return RemoteStorageManager(
@@ -87,6 +89,7 @@ class Machine(RuleBasedStateMachine):
                 "tiered.storage.settings": self.bucket.options | {"chunk.size": "16384"},
             },
             manager=self._manager,
+            clock=lambda: time.monotonic() + self.later_s,
         )  # fmt: skip
         self.member = member_of(self.consumer)
         self.member.is_eager = is_eager
@@ -136,7 +139,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def a_while_passes(self) -> None:
-        time.sleep(0.012)
+        self.later_s += 0.012
 
     # ---- the group
 

@@ -27,6 +27,7 @@ from tieredstore.pubsub.broker.connection import (
     Connection,
     Inlet,
     Room,
+    Stop,
     Turns,
     _Arriving,
 )
@@ -43,6 +44,11 @@ fresh = partial(orders_on, batch_ms="1")
 def only(running: RunningBroker) -> Connection:
     (connection,) = running.broker._connections
     return connection
+
+
+def has_stopped(running: RunningBroker, reason: Stop) -> bool:
+    """Return True if the broker reads no requests of a connection for this reason."""
+    return any(reason in connection._stops for connection in running.broker._connections)
 
 
 class Broken(Authorizer):
@@ -76,13 +82,10 @@ def test_answers_that_nobody_reads_are_not_made() -> None:
         flooding.start()
         running.until(lambda: running.broker.counts.metadata_requests > 40)
         assert good.ask(write_of(message_of([b"v"]))).code is Code.OK
-        asked = [0, running.ask(lambda: running.broker.counts.metadata_requests)]
-        while asked[-1] > asked[-2]:
-            # The broker goes on answering while the connection's output buffer has room.
-            running.call(asyncio.sleep(0.3))
-            asked.append(running.broker.counts.metadata_requests)
-        answer = len(client.raw_answer())
-        assert asked[-1] * answer < 16 * MIB, "it goes on though nobody reads"
+        # The broker goes on answering while the connection's output buffer has room.
+        running.until(lambda: has_stopped(running, Stop.NOT_READ))
+        asked = running.ask(lambda: running.broker.counts.metadata_requests)
+        assert asked * len(client.raw_answer()) < 16 * MIB, "it goes on though nobody reads"
         client.socket.shutdown(socket.SHUT_RDWR)
         flooding.join(LONG_S)
 
@@ -105,7 +108,7 @@ def test_a_client_that_makes_up_topics_has_few_looked_up_at_once(kind: str) -> N
         payloads = [MetadataRequest((name,)) if kind == "metadata" else write_of(b"x", name) for name in names]
         client.socket.sendall(b"".join(request_bytes(Request(5, 0, payload)) for payload in payloads))
         running.until(lambda: any("nobody" in key for key in store.keys_of("get")))
-        running.call(asyncio.sleep(0.2))
+        running.until(lambda: has_stopped(running, Stop.BUSY))
         assert running.ask(lambda: len(running.broker._tasks)) <= 32
         assert good.ask(write_of(message_of([b"w"], 1))).code is Code.OK
         may.set()
@@ -133,7 +136,7 @@ def test_who_connects_and_says_nothing_whole_is_sent_away(sent: bytes) -> None:
         assert idle.ask(MetadataRequest(("orders",))).code is Code.OK
         slow.socket.sendall(sent)
         running.until(lambda: running.broker.connections == 2)
-        running.call(asyncio.sleep(0.1))
+        running.until(lambda: any(connection._left == sent for connection in running.broker._connections))
         now_s = running.loop.time()
 
         def look(later_s: float) -> None:
