@@ -181,11 +181,9 @@ def test_a_log_that_was_cut_below_the_bucket_and_has_grown_beyond(
     client accepts the seek only after it has started to fetch the partition.
     """
     bucket.write(20)
-    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 50, cut_at=12)})
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 50, cut_at=12)}, is_eager=is_eager)
     options: dict[str, Any] = {"on_data_loss": policy, "mode": "remote_preferred"}
     with broker.consumer(bucket, ORDERS, **options) as (consumer, member):
-        parts_of(consumer).core.live.is_eager = is_eager
-        member.is_eager = is_eager
         seek, refusals = member.seek, iter([True, True])
 
         def slow(where: Any, offset: int, epoch: int | None = None) -> None:

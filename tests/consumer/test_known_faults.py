@@ -108,10 +108,8 @@ def test_holes_of_compaction_at_a_segments_end(bucket: Bucket, *, is_eager: bool
     """After ten fetches that begin in a hole, librdkafka reports an oversized record and continues. Our consumer does
     the same.
     """
-    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40, hole=range(15, 20))})
-    with broker.consumer(bucket, ORDERS) as (consumer, member):
-        parts_of(consumer).core.live.is_eager = is_eager
-        member.is_eager = is_eager
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40, hole=range(15, 20))}, is_eager=is_eager)
+    with broker.consumer(bucket, ORDERS) as (consumer, _):
         assert offsets_of(read(consumer, 35)) == [*range(15), *range(20, 40)]
         for start in (*broker.logs[ORDERS].hole, 17, 17):
             consumer.seek(TopicPartition(*ORDERS, start))
@@ -128,10 +126,8 @@ def test_a_client_that_gives_nothing_though_the_broker_has_more(
 ) -> None:
     """The consumer assigns the partition again, as after an outage, whether or not it has returned anything yet."""
     caplog.set_level("INFO")
-    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20), OTHERS: ScriptedLog(0, 20)})
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20), OTHERS: ScriptedLog(0, 20)}, is_eager=is_eager)
     with broker.consumer(bucket, ORDERS, OTHERS, makers={"silent_s": 0.05}, timeout_ms=100) as (consumer, member):
-        parts_of(consumer).core.live.is_eager = is_eager
-        member.is_eager = is_eager
         read(consumer, 40)
         for position in (20, 30):
             before = caplog.text.count("assigning the partition again")  # more than 0 if the machine was slow
