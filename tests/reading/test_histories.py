@@ -29,6 +29,7 @@ from tieredstore.partitions.selections import Subscribe
 from tieredstore.reading.epoch_inquiry import EpochInquiry
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.reading.losses import Losses, losses_between
+from tieredstore.reading.omitted_records import LeftOut
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.reader import TopicReader
 from tieredstore.reading.snapshots import LogSnapshots
@@ -318,6 +319,21 @@ def test_no_offset_of_the_broker_is_lost_to_a_gap_and_a_transaction(
                 case = last, start, extent(log)
                 assert records <= offsets | {last}, case
                 assert log.end == max(end, log.seam), case
+
+
+def test_records_that_wait_for_an_outcome_are_named_as_left_out(tmp_path: Path) -> None:
+    """The broker's log begins within the transaction, whose outcome is not uploaded yet."""
+    with closing(Bucket(tmp_path)) as bucket:
+        batch = build_batch([Record(b"v")] * 10, 0, producer=WHO)
+        bucket.copy(WHERE, [batch], range(10), producers=[ProducerState(7, 0, 9, 9, 9, 0, 0, 0)])
+        log = taken(bucket, Broker(5, 40, 0), isolation="read_committed").logs[ORDERS]
+    left_out = LeftOut(LogQuery(Subscribe(("orders",))))
+    left_out.begin(log, 0, log.end_from(0))
+    (sentence,) = left_out.sentences(asks=False)
+    assert sentence.startswith("offsets 0 to 9 of orders-0, held back by a transaction that has no outcome")
+    left_out.begin(log, 5, log.end_from(5))
+    left_out.note_end()
+    assert left_out.sentences(asks=False) == []
 
 
 def test_an_earlier_epoch_is_none_of_the_log_that_was_copied(bucket: Bucket) -> None:

@@ -81,12 +81,13 @@ class LeftOut:
                 yield log, start
 
     def _describe_undecided(self) -> Iterator[str]:
-        """Describe transactions for which the bucket has no outcome. Without a broker, the read ends before such a
-        transaction.
+        """Describe transactions for which the bucket has no outcome. If the broker lacks the records, too, the read
+        ends before such a transaction.
         """
         for log, start in self._find_ended():
-            if not log.on_broker and log.lineage is not None and max(start, log.seam) < log.lineage.end_offset:
-                yield describe_undecided(log.where, max(start, log.seam), log.lineage.end_offset)
+            first, waits = max(start, log.seam), not log.on_broker or log.end_from(start) < log.end
+            if waits and log.lineage is not None and first < log.lineage.end_offset:
+                yield describe_undecided(log.where, first, log.lineage.end_offset)
 
     def _describe_held_back(self) -> Iterator[str]:
         """Describe the records at the broker that cannot be read yet, because a transaction is still open."""
