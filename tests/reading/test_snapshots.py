@@ -16,7 +16,7 @@ from tieredstore.reading import survey
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.snapshots import LogSnapshots
 from tieredstore.records.splits import find_stable_end
-from tieredstore.remote.manager import SegmentSource
+from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, Producer, Record, build_batch, build_end_marker
 
 QUERY = LogQuery(Subscribe((PARTITION.topic,)))
@@ -51,7 +51,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """
     partitions = list[int]()
 
-    def noted(source: SegmentSource, lineage: Lineage, stop: int) -> int:
+    def noted(source: RemoteStorageManager, lineage: Lineage, stop: int) -> int:
         partitions.append(lineage.partition.partition)
         return find_stable_end(source, lineage, stop)
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
     from tieredstore.ops.cost.usage import MonthlyCost
     from tieredstore.ops.listing import ListedSegment
+    from tieredstore.remote import RemoteStorageManager
     from tieredstore.remote.fetch.stream import SegmentStream
-    from tieredstore.remote.manager import SegmentSource
 
 RowT = TypeVar("RowT")
 
@@ -260,7 +260,7 @@ class Segment:
                 left -= len(piece)
         return Path(path)
 
-    def _of_bucket(self) -> tuple[SegmentSource, RemoteLogSegmentMetadata]:
+    def _of_bucket(self) -> tuple[RemoteStorageManager, RemoteLogSegmentMetadata]:
         if self.metadata is None:
             why = self.damage or f"its objects {', '.join(self.missing)} are missing"
             fault = SegmentNotFoundError if self.damage is None else CorruptDataError

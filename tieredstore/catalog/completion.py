@@ -16,12 +16,12 @@ from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 if TYPE_CHECKING:
     from tieredstore.catalog.stored import StoredSegment
     from tieredstore.kafka.batches import BatchHeader
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 _NEEDED: Final = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.LEADER_EPOCH)
 
 
-def describe_segment(source: SegmentSource, stored: StoredSegment) -> RemoteLogSegmentMetadata:
+def describe_segment(source: RemoteStorageManager, stored: StoredSegment) -> RemoteLogSegmentMetadata:
     """Return complete and checked metadata of a segment. Fields that its manifest lacks are read from the segment
     itself.
 
@@ -46,7 +46,7 @@ def describe_segment(source: SegmentSource, stored: StoredSegment) -> RemoteLogS
     return metadata
 
 
-def read_history(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
+def read_history(source: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
     """Read the segment's leader-epoch index with two requests. The index has the partition's epochs up to the segment's
     end.
 
@@ -56,7 +56,7 @@ def read_history(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Le
         return _parse_epochs(segment, stream.read())
 
 
-def last_batch(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> BatchHeader | None:
+def last_batch(source: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> BatchHeader | None:
     """Return the header of the log's last batch, or None. This takes three requests: manifest, indexes and the log's
     end.
 
@@ -70,12 +70,12 @@ def last_batch(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Batc
         return _last_from(source, segment, 0)
 
 
-def _last_from(source: SegmentSource, segment: RemoteLogSegmentMetadata, position: int) -> BatchHeader | None:
+def _last_from(source: RemoteStorageManager, segment: RemoteLogSegmentMetadata, position: int) -> BatchHeader | None:
     with open_log(source, segment, position) as batches:
         return next(iter(deque(batches.headers(), maxlen=1)), None)
 
 
-def _complete(source: SegmentSource, known: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
+def _complete(source: RemoteStorageManager, known: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
     """Complete ``known`` with end offset, greatest timestamp and leader epochs.
 
     The end offset comes from the log's last batch. (Kafka would take the offset before the next segment, but the next

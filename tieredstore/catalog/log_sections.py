@@ -24,7 +24,7 @@ from tieredstore.remote.fetch.log_batches import LogBatches
 
 if TYPE_CHECKING:
     from tieredstore.kafka.records import RecordDecoder
-    from tieredstore.remote.manager import NextSegment, SegmentSource
+    from tieredstore.remote.manager import NextSegment, RemoteStorageManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class LogSection:
     @contextmanager
     def open(
         self,
-        source: SegmentSource,
+        source: RemoteStorageManager,
         buffer_bytes: int,
         next_segment: NextSegment | None = None,
         *,
@@ -108,7 +108,7 @@ class LogSection:
             )
 
 
-def sections_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> Iterator[LogSection]:
+def sections_for_time(source: RemoteStorageManager, span: Span, timestamp_ms: int) -> Iterator[LogSection]:
     """Yield the section that probably has the span's first record of ``timestamp_ms`` or later, then a section that
     certainly has it, if the span has such a record.
 
@@ -137,7 +137,7 @@ def sections_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> I
         yield LogSection(segment, begin, end, span.start, span.stop)
 
 
-def offset_since(source: SegmentSource, segment: RemoteLogSegmentMetadata, timestamp_ms: int) -> int:
+def offset_since(source: RemoteStorageManager, segment: RemoteLogSegmentMetadata, timestamp_ms: int) -> int:
     """Return an offset before which all records are earlier than ``timestamp_ms``, according to the time index.
 
     The search takes at most two requests. Raise IndexesCorruptError for a damaged index.
@@ -152,12 +152,12 @@ def offset_since(source: SegmentSource, segment: RemoteLogSegmentMetadata, times
     return times[earlier - 1].offset + 1
 
 
-def position_before(source: SegmentSource, segment: RemoteLogSegmentMetadata, offset: int) -> int:
+def position_before(source: RemoteStorageManager, segment: RemoteLogSegmentMetadata, offset: int) -> int:
     """Return the position of a batch at or before the record at ``offset``."""
     return 0 if offset <= segment.start_offset else offset_index_of(source, segment).position_for_offset(offset)
 
 
-def offset_index_of(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
+def offset_index_of(source: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
     """Read a segment's offset index, by at most two requests.
 
     Raise IndexesCorruptError if the index does not fit the log."""
@@ -173,7 +173,7 @@ def offset_index_of(source: SegmentSource, segment: RemoteLogSegmentMetadata) ->
     return index
 
 
-def time_index_of(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> TimeIndex:
+def time_index_of(source: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> TimeIndex:
     """Read a segment's time index, by at most two requests.
 
     Raise IndexesCorruptError if the index is damaged."""
@@ -183,7 +183,7 @@ def time_index_of(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> T
         raise IndexesCorruptError(f"{segment}: {error}") from error
 
 
-def _content(source: SegmentSource, segment: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
+def _content(source: RemoteStorageManager, segment: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
     with source.fetch_index(segment, kind) as stream:
         return stream.read()
 
@@ -306,7 +306,7 @@ class SectionBytes:
 
 
 @contextmanager
-def open_log(source: SegmentSource, segment: RemoteLogSegmentMetadata, position: int) -> Generator[LogBatches]:
+def open_log(source: RemoteStorageManager, segment: RemoteLogSegmentMetadata, position: int) -> Generator[LogBatches]:
     """Open the batches of ``segment`` from byte ``position`` on. A batch must begin at this byte.
 
     Opening requests the manifest. A chunk is requested when the caller reads up to it.

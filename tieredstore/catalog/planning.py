@@ -25,7 +25,7 @@ from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ _AT_ONCE: Final = 4 * READERS  # a few finished results may wait for each reader
 
 
 def load_catalog(
-    source: SegmentSource,
+    source: RemoteStorageManager,
     *,
     topic: str | None = None,
     topic_id: Uuid | None = None,
@@ -127,7 +127,7 @@ class _Survey:
         return next(each for each in self.segments.values() if each.metadata.remote_log_segment_id == own)
 
 
-def _survey(source: SegmentSource, scope: Scope, known: Mapping[str, ValidSegment], pool: Executor) -> _Survey:
+def _survey(source: RemoteStorageManager, scope: Scope, known: Mapping[str, ValidSegment], pool: Executor) -> _Survey:
     survey = _Survey()
     unknown = _find_unknown(source, scope, known, survey)
     # Read manifests on threads, while the listing continues.
@@ -142,7 +142,7 @@ def _survey(source: SegmentSource, scope: Scope, known: Mapping[str, ValidSegmen
 
 
 def _find_unknown(
-    source: SegmentSource, scope: Scope, known: Mapping[str, ValidSegment], survey: _Survey
+    source: RemoteStorageManager, scope: Scope, known: Mapping[str, ValidSegment], survey: _Survey
 ) -> Iterator[SegmentObjects]:
     """Yield the complete segments whose manifests must be read. Add the other segments to ``survey``: incomplete
     segments, and known segments."""
@@ -159,7 +159,7 @@ def _find_unknown(
 
 
 def _read(
-    source: SegmentSource, objects: SegmentObjects, loaded: StoredSegment | TieredStoreError
+    source: RemoteStorageManager, objects: SegmentObjects, loaded: StoredSegment | TieredStoreError
 ) -> ValidSegment | Problem | None:
     """Read a segment's manifest. Return the segment, or its problem. Return None if the segment was deleted
     meanwhile.
@@ -179,7 +179,7 @@ def _read(
         return Problem(kind, objects.segment_id, objects.start_offset, str(error))
 
 
-def read_listed(source: SegmentSource, objects: SegmentObjects) -> ValidSegment | Problem | None:
+def read_listed(source: RemoteStorageManager, objects: SegmentObjects) -> ValidSegment | Problem | None:
     """Look up the objects of a segment that the listing lacks, then read the segment's manifest. Return the
     segment, or its problem. Return None if the segment was deleted meanwhile.
 
@@ -198,7 +198,7 @@ def read_listed(source: SegmentSource, objects: SegmentObjects) -> ValidSegment 
     return _read(source, objects, loaded)
 
 
-def _trace(source: SegmentSource, survey: _Survey, pool: Executor) -> Traced:
+def _trace(source: RemoteStorageManager, survey: _Survey, pool: Executor) -> Traced:
     """Trace the lineages (the valid segments of each log) of the survey. Add the facts that were read from segments to
     the survey's segments.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tieredstore.kafka.records import RecordDecoder
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 _PIECE_BYTES: Final = 4 << 20
 
@@ -35,7 +35,7 @@ class OffsetAndTimestamp:
     timestamp_ms: int
 
 
-def offset_for_time(source: SegmentSource, lineage: Lineage, timestamp_ms: int) -> OffsetAndTimestamp | None:
+def offset_for_time(source: RemoteStorageManager, lineage: Lineage, timestamp_ms: int) -> OffsetAndTimestamp | None:
     """Return the record with the smallest offset among those at ``timestamp_ms`` or later; None if there is none.
 
     As in Kafka's ``offsetsForTimes``, timestamps need not ascend, and the end marker of a transaction counts as a
@@ -66,7 +66,7 @@ def offset_for_time(source: SegmentSource, lineage: Lineage, timestamp_ms: int) 
     return _search_doubtful(source, passed, timestamp_ms)
 
 
-def first_timestamp(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> int | None:
+def first_timestamp(source: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> int | None:
     """Return the timestamp (ms) of the segment's first record; None if the segment has no record, or the record has no
     timestamp.
 
@@ -92,7 +92,7 @@ def first_timestamp(source: SegmentSource, segment: RemoteLogSegmentMetadata) ->
     return None if record is None or record.timestamp_ms < 0 else record.timestamp_ms
 
 
-def _chunk_by_chunk(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Generator[memoryview]:
+def _chunk_by_chunk(source: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> Generator[memoryview]:
     """Yield the log's first chunk, read alone, then the others."""
     size = segment.segment_size_in_bytes
     first = source.fetch_manifest(segment).chunk_index.original_chunk_size
@@ -102,7 +102,7 @@ def _chunk_by_chunk(source: SegmentSource, segment: RemoteLogSegmentMetadata) ->
                 yield from stream.chunks()
 
 
-def _search_doubtful(source: SegmentSource, span: Span | None, timestamp_ms: int) -> OffsetAndTimestamp | None:
+def _search_doubtful(source: RemoteStorageManager, span: Span | None, timestamp_ms: int) -> OffsetAndTimestamp | None:
     """Search a skipped span if its time index shows a late enough record.
 
     The span was skipped because of the greatest timestamp in its manifest. A manifest has no checksum, so one wrong
@@ -116,7 +116,7 @@ def _search_doubtful(source: SegmentSource, span: Span | None, timestamp_ms: int
     return _search(source, span, timestamp_ms) if is_hidden else None
 
 
-def _search(source: SegmentSource, span: Span, timestamp_ms: int) -> OffsetAndTimestamp | None:
+def _search(source: RemoteStorageManager, span: Span, timestamp_ms: int) -> OffsetAndTimestamp | None:
     """Return the first record in the span whose timestamp is ``timestamp_ms`` or later, or None."""
     # Use the time index first. It limits the bytes to read, however long the segment is.
     for section in sections_for_time(source, span, timestamp_ms):
@@ -126,7 +126,7 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int) -> OffsetAndTi
     return None
 
 
-def _search_section(source: SegmentSource, section: LogSection, timestamp_ms: int) -> OffsetAndTimestamp | None:
+def _search_section(source: RemoteStorageManager, section: LogSection, timestamp_ms: int) -> OffsetAndTimestamp | None:
     """Return the first record in the section whose timestamp is ``timestamp_ms`` or later, or None."""
     segment, start, stop = section.segment, section.start_offset, section.stop_offset
     try:
@@ -181,7 +181,7 @@ def _records_since(batches: Iterator[pa.RecordBatch], timestamp_ms: int) -> Gene
 
 
 def _search_headers(
-    source: SegmentSource, section: LogSection, timestamp_ms: int, missing: ConfigError
+    source: RemoteStorageManager, section: LogSection, timestamp_ms: int, missing: ConfigError
 ) -> OffsetAndTimestamp | None:
     """Search without a decoder. Raise ``missing`` if the batch headers are not enough."""
     start, stop = section.start_offset, section.stop_offset

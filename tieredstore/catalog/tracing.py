@@ -48,7 +48,7 @@ from tieredstore.process.parallel import in_parallel
 
 if TYPE_CHECKING:
     from tieredstore.kafka.batches import BatchHeader
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class Traced:
 
 
 def trace_partitions(
-    source: SegmentSource,
+    source: RemoteStorageManager,
     segments: Iterable[RemoteLogSegmentMetadata],
     known: KnownProofs,
     pool: Executor,
@@ -133,7 +133,9 @@ def trace_partitions(
 class _Tracing:
     """Traces one partition, from manifests to a lineage (the valid segments of one log)."""
 
-    def __init__(self, source: SegmentSource, segments: Iterable[RemoteLogSegmentMetadata], known: KnownProofs) -> None:
+    def __init__(
+        self, source: RemoteStorageManager, segments: Iterable[RemoteLogSegmentMetadata], known: KnownProofs
+    ) -> None:
         self._source = source
         self._known = known
         self._segments = {segment.remote_log_segment_id: segment for segment in segments}
@@ -305,7 +307,7 @@ def find_overlapping(segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[R
             yield from group
 
 
-def prove_segment(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
+def prove_segment(source: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
     """Return the segment with the end of its last batch and with its own leader epochs, by three requests.
 
     If compaction removed the segment's last batches, the returned end is earlier than the manifest's. The segment is
@@ -320,7 +322,7 @@ def prove_segment(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> R
     return dataclasses.replace(ended, segment_leader_epochs=_own_epochs(source, ended, last))
 
 
-def _own_epochs(source: SegmentSource, segment: RemoteLogSegmentMetadata, last: BatchHeader) -> LeaderEpochs:
+def _own_epochs(source: RemoteStorageManager, segment: RemoteLogSegmentMetadata, last: BatchHeader) -> LeaderEpochs:
     """Return the segment's epochs from its index, or from its manifest if the index is unusable or contradicts the last
     batch."""
     said = segment.segment_leader_epochs

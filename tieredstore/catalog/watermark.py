@@ -28,7 +28,7 @@ from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.versions import WATERMARK
 
 if TYPE_CHECKING:
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -270,7 +270,7 @@ def read_watermark(
 class StoredWatermarks:
     """A bucket's watermarks, without their holes. Reads one again only if its object has changed. Not thread-safe."""
 
-    def __init__(self, source: SegmentSource) -> None:
+    def __init__(self, source: RemoteStorageManager) -> None:
         self._source = source
         self._known: dict[TopicIdPartition, tuple[ObjectInfo, Watermark | None]] = {}
 
@@ -321,7 +321,7 @@ class StoredWatermarks:
         return is_told and where in self._known and self._known[where][0] == info
 
 
-def find_watermark(source: SegmentSource, where: TopicIdPartition) -> Watermark | None:
+def find_watermark(source: RemoteStorageManager, where: TopicIdPartition) -> Watermark | None:
     """Read a partition's watermark, with one request. Return None if there is none. Log a corrupt watermark, and return
     None.
     """

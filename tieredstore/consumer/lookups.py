@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tieredstore.live import LiveCluster
     from tieredstore.live.cluster import GroupCommit
     from tieredstore.partitions.history import History
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 Result = TypeVar("Result")
 
@@ -142,7 +142,7 @@ class Lookups:
     def __init__(
         self,
         settings: ConsumerSettings,
-        source: SegmentSource,
+        source: RemoteStorageManager,
         cluster: LiveCluster | None,
         news: threading.Event,
         clock: Callable[[], float],
@@ -379,7 +379,7 @@ class BucketInquiry:
     def __init__(
         self,
         settings: ConsumerSettings,
-        source: SegmentSource,
+        source: RemoteStorageManager,
         cluster: LiveCluster | None,
         clock: Callable[[], float],
     ) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.consumer.settings import ConsumerSettings
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 UNREADABLE: Final = (CorruptDataError, UnknownKeyError, WrongKeyError)
 """Errors that no retry can solve."""
@@ -98,7 +98,7 @@ class StoredStreams:
     its share, so that a slow stream does not delay the others.
     """
 
-    def __init__(self, source: SegmentSource, settings: ConsumerSettings, news: threading.Event) -> None:
+    def __init__(self, source: RemoteStorageManager, settings: ConsumerSettings, news: threading.Event) -> None:
         self._threads_wanted, self._limit = settings.partitions_at_once, settings.queued_bytes
         self._source = source
         self._settings = ReadSettings(

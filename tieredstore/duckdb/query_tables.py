@@ -32,7 +32,7 @@ from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable
 from tieredstore.records.arrow_stream import ArrowStream
 
 if TYPE_CHECKING:
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 _DUCK: Final[Any] = duckdb
 _ALWAYS: Final = ("python_enable_replacements = false", "autoinstall_known_extensions = false", "TimeZone = 'UTC'")
@@ -95,7 +95,7 @@ class QueryTables(Closing):
 
     def __init__(
         self,
-        source: SegmentSource,
+        source: RemoteStorageManager,
         options: TableOptions,
         types_of: Callable[[str], ColumnTypes] | None = None,
         *,

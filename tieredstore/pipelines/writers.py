@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 import zstandard
 
 from tieredstore.errors import ConfigError
-from tieredstore.pipelines.filing.directories import YEAR_10000_MS
 from tieredstore.kafka.records.columns import int64_values
+from tieredstore.pipelines.filing.directories import YEAR_10000_MS
 
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 ENVELOPE: Final = pa.schema(

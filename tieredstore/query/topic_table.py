@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tieredstore.model import AtTime, RemoteLogSegmentMetadata, TopicIdPartition, TopicPartition
     from tieredstore.partitions.log import PartitionLog
     from tieredstore.reading.log_snapshot import LogSnapshot
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class TopicTable:
     """
 
     def __init__(
-        self, source: SegmentSource, topic: str, options: TableOptions, *, keeps_snapshot: bool = False
+        self, source: RemoteStorageManager, topic: str, options: TableOptions, *, keeps_snapshot: bool = False
     ) -> None:
         self.topic = topic
         self.schema = topic_schema(types=options.types)

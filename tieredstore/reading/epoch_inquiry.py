@@ -14,7 +14,7 @@ from tieredstore.partitions.history import History, cut_by_broker, cut_by_waterm
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.live import EpochEnd, LiveCluster
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 
 class BothSides(NamedTuple):
@@ -45,7 +45,7 @@ class EpochInquiry:
 
     def __init__(
         self,
-        source: SegmentSource,
+        source: RemoteStorageManager,
         cluster: LiveCluster | None,
         known: Mapping[TopicIdPartition, History] | None = None,
         watermarks: StoredWatermarks | None = None,

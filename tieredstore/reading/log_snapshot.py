@@ -14,7 +14,7 @@ from tieredstore.partitions.selections import Assign, Selection, named_topics
 
 if TYPE_CHECKING:
     from tieredstore.reading.query import LogQuery
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class LogSnapshot:
         """Estimate the bytes of a partition's log between two offsets (``stop`` is exclusive)."""
         return self.logs[where].bytes_between(start, stop)
 
-    def check_selected(self, query: LogQuery, source: SegmentSource) -> None:
+    def check_selected(self, query: LogQuery, source: RemoteStorageManager) -> None:
         """Raise ResourceNotFoundError if a topic or partition that the query names does not exist.
 
         For the error's advice, the method asks ``source`` and the broker for similar names.

@@ -22,7 +22,7 @@ from tieredstore.records.splits import RecordSplit, SplitLimits, SplitPlanner
 if TYPE_CHECKING:
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.query import LogQuery
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class _LogSpan(NamedTuple):
 
 
 def plan_windows(
-    source: SegmentSource,
+    source: RemoteStorageManager,
     snapshot: LogSnapshot,
     windows: Mapping[TopicPartition, OffsetWindow],
     query: LogQuery,

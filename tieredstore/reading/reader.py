@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tieredstore.partitions.position import Position
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.query import LogQuery
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class TopicReader(Closing):
 
     def __init__(
         self,
-        open_source: Callable[[], SegmentSource],
+        open_source: Callable[[], RemoteStorageManager],
         query: LogQuery,
         settings: ReadSettings | None = None,
         *,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tieredstore.live import EpochEnd, LiveCluster
     from tieredstore.partitions.log import PartitionLog
     from tieredstore.reading.query import LogQuery
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class LogSnapshots:
 
     def __init__(
         self,
-        open_source: Callable[[], SegmentSource],
+        open_source: Callable[[], RemoteStorageManager],
         query: LogQuery,
         *,
         fresh_s: float,

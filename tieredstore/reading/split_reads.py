@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tieredstore.partitions.history import Cut
     from tieredstore.partitions.log import OffsetWindow, PartitionLog
     from tieredstore.reading.query import LogQuery
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 
 def find_runs(lineage: Lineage, start: int, stop: int) -> Iterator[OffsetWindow]:
@@ -78,7 +78,7 @@ class QuerySources:
     ``settings`` apply to the bucket and the broker, but isolation and loss policy come from the query.
     """
 
-    open_source: Callable[[], SegmentSource]
+    open_source: Callable[[], RemoteStorageManager]
     query: LogQuery
     settings: ReadSettings
     live: LiveReader | None = None

@@ -24,7 +24,7 @@ from tieredstore.process.parallel import READERS
 from tieredstore.process.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class StoredLogs:
     readers chose for re-created topics.
     """
 
-    def __init__(self, source: SegmentSource, wanted: Mapping[str, Uuid]) -> None:
+    def __init__(self, source: RemoteStorageManager, wanted: Mapping[str, Uuid]) -> None:
         self._source = source
         self._wanted = wanted
         self._lives: dict[str, Uuid | None] = {}

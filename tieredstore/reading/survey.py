@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tieredstore.catalog.watermark import StoredWatermarks
     from tieredstore.live import LiveCluster, LiveTopic
     from tieredstore.reading.query import LogQuery
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 
 class _LiveSpan(NamedTuple):
@@ -78,7 +78,7 @@ class _FoundPartition(NamedTuple):
 
 
 def survey_logs(
-    source: SegmentSource,
+    source: RemoteStorageManager,
     query: LogQuery,
     *,
     known: dict[str, ValidSegment] | None = None,
@@ -120,7 +120,7 @@ class _Survey:
 
     def __init__(
         self,
-        source: SegmentSource,
+        source: RemoteStorageManager,
         query: LogQuery,
         cluster: LiveCluster | None,
         before: Mapping[TopicPartition, PartitionLog],

@@ -29,7 +29,7 @@ from tieredstore.records.settings import ReadSettings
 if TYPE_CHECKING:
     from tieredstore.live import EpochEnd, LiveFollower, LiveTopic
     from tieredstore.reading.query import LogQuery
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ class LogTail(Closing):
 
     def __init__(
         self,
-        source: SegmentSource,
+        source: RemoteStorageManager,
         query: LogQuery,
         positions: Mapping[TopicPartition, int | Position],
         *,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tieredstore.partitions.log import OffsetWindow, PartitionLog
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.query import LogQuery
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -45,7 +45,9 @@ Windows: TypeAlias = "dict[TopicPartition, OffsetWindow]"
 """The offsets to read of each partition; the end is exclusive."""
 
 
-def time_offset(source: SegmentSource, cluster: LiveCluster | None, log: PartitionLog, timestamp_ms: int) -> int | None:
+def time_offset(
+    source: RemoteStorageManager, cluster: LiveCluster | None, log: PartitionLog, timestamp_ms: int
+) -> int | None:
     """Return the offset of the first record at or after ``timestamp_ms``. Return None if the log has no such record
     before its end.
     """

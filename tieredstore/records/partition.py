@@ -23,7 +23,7 @@ from tieredstore.records.settings import ReadSettings
 from tieredstore.records.transactions import Transactions
 
 if TYPE_CHECKING:
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -41,7 +41,9 @@ class PartitionRead(Closing):
     caller has applied the loss policy to them.
     """
 
-    def __init__(self, source: SegmentSource, lineage: Lineage, start: int, stop: int, settings: ReadSettings) -> None:
+    def __init__(
+        self, source: RemoteStorageManager, lineage: Lineage, start: int, stop: int, settings: ReadSettings
+    ) -> None:
         self.start = start
         self.stop = stop
         self.report: ReadReport = ReadReport(start)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Span
     from tieredstore.records.settings import ReadSettings
     from tieredstore.remote.fetch.stream import SegmentStream
-    from tieredstore.remote.manager import NextSegment, SegmentSource
+    from tieredstore.remote.manager import NextSegment, RemoteStorageManager
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -173,7 +173,9 @@ def _last_upto(ends: SectionEnds, position: int) -> SectionEnd:
     return ends[bisect_right(ends, position, key=lambda end: end.position) - 1]
 
 
-def load_section_ends(source: SegmentSource, span: Span, max_bytes: int, *, on_corrupt: OnCorrupt) -> SectionEnds:
+def load_section_ends(
+    source: RemoteStorageManager, span: Span, max_bytes: int, *, on_corrupt: OnCorrupt
+) -> SectionEnds:
     """Load section ends for the span's offsets. Neighbouring ends are at most ``max_bytes`` apart, unless a batch is
     larger.
 
@@ -212,7 +214,7 @@ def _runs(sections: Iterable[Ends]) -> Iterator[list[Ends]]:
 
 
 def _walk(
-    source: SegmentSource,
+    source: RemoteStorageManager,
     segment: RemoteLogSegmentMetadata,
     run: Sequence[Ends],
     spacing: int,
@@ -284,7 +286,7 @@ class _Headers:
 class SectionReader:
     """Reads sections of segments from ``source``."""
 
-    source: SegmentSource
+    source: RemoteStorageManager
     settings: ReadSettings
 
     def section_of(self, span: Span) -> LogSection:

@@ -25,7 +25,7 @@ from tieredstore.records.settings import ReadSettings
 from tieredstore.records.transactions import Transactions, find_aborted_in_each
 
 if TYPE_CHECKING:
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 _logger: Final = logging.getLogger(__name__)
 _MAX_SPLITS: Final = 1_000_000
@@ -69,7 +69,7 @@ class RecordSplit:
         return self.sections[-1].stop_offset
 
 
-def read_split(source: SegmentSource, split: RecordSplit, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
+def read_split(source: RemoteStorageManager, split: RecordSplit, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
     """Yield the records of a split. No record batch is empty.
 
     A section costs one request for the manifest, and the requests for its chunks. No index and no chunk outside of the
@@ -112,7 +112,7 @@ class SplitPlan:
     undecided: Undecided | None = None
 
 
-def find_decided_end(source: SegmentSource, lineage: Lineage, start: int, stop: int) -> int:
+def find_decided_end(source: RemoteStorageManager, lineage: Lineage, start: int, stop: int) -> int:
     """Return where a read_committed read of the window ends: at ``stop``, or before a transaction without an outcome.
 
     The returned offset is at least ``start``. The last producer snapshot of each run (segments without a gap) costs two
@@ -122,7 +122,7 @@ def find_decided_end(source: SegmentSource, lineage: Lineage, start: int, stop: 
     return stop if undecided is None else max(start, undecided.first_offset)
 
 
-def find_stable_end(source: SegmentSource, lineage: Lineage, stop: int) -> int:
+def find_stable_end(source: RemoteStorageManager, lineage: Lineage, stop: int) -> int:
     """Return the last stable offset of a log that ends at ``stop``: the start of a transaction that is open there.
 
     A transaction that is open before a gap may have its outcome in the gap, so only the segments after the last gap
@@ -176,7 +176,7 @@ class SplitLimits:
         return self.since_ms is not None and 0 <= span.segment.max_timestamp_ms < self.since_ms
 
 
-def _first_undecided(source: SegmentSource, lineage: Lineage, start: int, stop: int) -> Undecided | None:
+def _first_undecided(source: RemoteStorageManager, lineage: Lineage, start: int, stop: int) -> Undecided | None:
     """Return the first transaction without an outcome that begins before ``stop`` and so ends the read early."""
     for spans in runs_of_spans(lineage, start, stop) if start < stop else ():
         undecided = Transactions(source, spans, start).first_undecided(stop)
@@ -198,7 +198,7 @@ class SplitPlanner:
     ``readers`` requests run in parallel.
     """
 
-    source: SegmentSource
+    source: RemoteStorageManager
     lineage: Lineage
     settings: ReadSettings
     limits: SplitLimits

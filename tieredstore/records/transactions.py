@@ -35,10 +35,10 @@ from tieredstore.records.report import Undecided
 
 if TYPE_CHECKING:
     from tieredstore.process.thread_pool import ThreadPool
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 
-def find_open_at_end(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> dict[int, int]:
+def find_open_at_end(source: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> dict[int, int]:
     """Return the producers with open transactions at the segment's end, and the first offset of each transaction.
 
     The call makes two requests for the producer snapshot, or none if another index of the segment was read before.
@@ -52,7 +52,7 @@ def find_open_at_end(source: SegmentSource, segment: RemoteLogSegmentMetadata) -
         raise IndexesCorruptError(f"{segment}: {error}") from error
 
 
-def read_aborted(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Sequence[AbortedTransaction]:
+def read_aborted(source: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> Sequence[AbortedTransaction]:
     """Return the entries of the segment's transaction index.
 
     The call takes two requests, or none if the segment is known to have no entries. Raise IndexesCorruptError if the
@@ -83,7 +83,7 @@ def parse_aborted(raw: bytes, segment: RemoteLogSegmentMetadata) -> Sequence[Abo
 
 
 def end_markers(
-    source: SegmentSource,
+    source: RemoteStorageManager,
     segment: RemoteLogSegmentMetadata,
     start: int,
     producers: Collection[int],
@@ -101,7 +101,9 @@ def end_markers(
                 yield step
 
 
-def steps_of(source: SegmentSource, segment: RemoteLogSegmentMetadata, position: int = 0) -> Generator[TransactionStep]:
+def steps_of(
+    source: RemoteStorageManager, segment: RemoteLogSegmentMetadata, position: int = 0
+) -> Generator[TransactionStep]:
     """Yield the beginnings and ends of transactions in a log, from byte ``position`` on. A batch must begin there.
 
     Raise SegmentCorruptError for an invalid batch.
@@ -113,7 +115,7 @@ def steps_of(source: SegmentSource, segment: RemoteLogSegmentMetadata, position:
 class Transactions:
     """The transactions in ``spans`` (parts of segments without a gap), for a read that begins at ``start``."""
 
-    def __init__(self, source: SegmentSource, spans: Sequence[Span], start: int) -> None:
+    def __init__(self, source: RemoteStorageManager, spans: Sequence[Span], start: int) -> None:
         self._source = source
         self._spans = spans
         self._start = start
@@ -219,7 +221,7 @@ class PendingTransactions:
     If the new broker does not know an open transaction, the log is read up to the transaction's end marker.
     """
 
-    def __init__(self, source: SegmentSource, spans: Sequence[Span], start: int) -> None:
+    def __init__(self, source: RemoteStorageManager, spans: Sequence[Span], start: int) -> None:
         self._source = source
         self._spans = spans
         self._start = start
@@ -327,7 +329,7 @@ class PendingTransactions:
 
 
 def find_aborted_in_each(
-    source: SegmentSource, spans: Sequence[Span], pool: ThreadPool, *, at_once: int
+    source: RemoteStorageManager, spans: Sequence[Span], pool: ThreadPool, *, at_once: int
 ) -> dict[Span, Sequence[AbortedTransaction]]:
     """Return the result of :func:`find_aborted` for each span, in parallel.
 
@@ -340,7 +342,7 @@ def find_aborted_in_each(
     return {span: look(span) for span in spans}
 
 
-def find_aborted(source: SegmentSource, span: Span) -> Sequence[AbortedTransaction]:
+def find_aborted(source: RemoteStorageManager, span: Span) -> Sequence[AbortedTransaction]:
     """Return the aborted transactions whose markers are in the span, in order: see :func:`read_aborted`."""
     # A marker outside of the span belongs to another span, or to a leader epoch that was truncated.
     return [entry for entry in read_aborted(source, span.segment) if span.start <= entry.last_offset < span.stop]

@@ -54,9 +54,6 @@ NextSegment: TypeAlias = Callable[[], RemoteLogSegmentMetadata | None]
 its own thread, so the function must be fast.
 """
 
-SegmentSource: TypeAlias = "RemoteStorageManager"
-"""A manager whose segments are only read. Its owner closes it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Pools:

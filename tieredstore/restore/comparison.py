@@ -38,7 +38,7 @@ from tieredstore.restore.produce.source import COLUMNS, BackupTopics, BucketTopi
 if TYPE_CHECKING:
     from tieredstore.model import AtTime, OffsetSpan
     from tieredstore.reading.topic_backup import TopicBackup
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
     from tieredstore.restore.produce.offset_map import OffsetMap
     from tieredstore.restore.produce.runs import RunPosition, SourceRange
     from tieredstore.restore.produce.source import SourceTopics
@@ -189,7 +189,7 @@ class Comparison:
     """Comparison of a bucket's topics with a cluster's topics. ``properties`` configure the Kafka client for the
     cluster."""
 
-    def __init__(self, bucket: SegmentSource, properties: Mapping[str, str]) -> None:
+    def __init__(self, bucket: RemoteStorageManager, properties: Mapping[str, str]) -> None:
         self._bucket = bucket
         self._properties = properties
 

@@ -25,7 +25,7 @@ from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.planner import Planner, look_s, policy_of
 from tieredstore.pipelines.run.windows import Policy
 from tieredstore.reading.log_snapshot import LogSnapshot
-from tieredstore.remote.manager import SegmentSource
+from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION
 
 ID = Uuid(bytes(16))
@@ -37,7 +37,7 @@ class Clocked:
     def __init__(self, policy: Policy) -> None:
         self.now_s, self.wall_s = 0.0, 0.0
         clocks = {"clock": lambda: self.now_s, "wall_clock": lambda: self.wall_s}
-        self.planner = Planner(pipeline_of(), cast("SegmentSource", None), **clocks)
+        self.planner = Planner(pipeline_of(), cast("RemoteStorageManager", None), **clocks)
         self.planner.policy = policy
 
     def due(

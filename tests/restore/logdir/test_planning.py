@@ -16,8 +16,8 @@ from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.errors import IndexesCorruptError
 from tieredstore.kafka.checkpoints import ProducerState, format_leader_epochs, format_producer_snapshot
 from tieredstore.model import AtTime, IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
+from tieredstore.remote import RemoteStorageManager
 from tieredstore.remote.layout import KeyLayout
-from tieredstore.remote.manager import SegmentSource
 from tieredstore.restore.logdir.planning import plan_spans
 from tieredstore.restore.retention import select_deleted
 from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker
@@ -70,7 +70,7 @@ class Stored:
         return io.BytesIO(format_leader_epochs(((0, 0),)))
 
     def bounds(self, stop: int | AtTime | None) -> tuple[int, int] | None:
-        source = cast("SegmentSource", self)
+        source = cast("RemoteStorageManager", self)
         spans = plan_spans(source, self.lineage, (0, self.lineage.end_offset), None, stop, open_transactions="cut")
         return (spans[0].start, spans[-1].stop) if spans else None
 

@@ -17,14 +17,14 @@ from tieredstore.reading.losses import Losses, losses_between
 from tieredstore.reading.query import LogQuery
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.settings import OnDataLoss, ReadSettings
-from tieredstore.remote.manager import SegmentSource
+from tieredstore.remote import RemoteStorageManager
 
 
 @dataclass(frozen=True, slots=True)
 class RecordReader:
     """Reads the partitions of a catalog."""
 
-    source: SegmentSource
+    source: RemoteStorageManager
     catalog: Catalog
     settings: ReadSettings
 
@@ -71,7 +71,7 @@ def check_losses(
 
 
 def read_records(
-    source: SegmentSource,
+    source: RemoteStorageManager,
     topic: str,
     partition: int,
     start: int | AtTime | None = None,

@@ -17,12 +17,11 @@ from tieredstore.records.partition import PartitionRead
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import RecordSplit, SplitLimits, SplitPlan, SplitPlanner, read_split
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.remote.manager import SegmentSource
 from tieredstore.testing.segments import PARTITION, IndexBuilder, write_segment
 
 
 def plan_splits(
-    source: SegmentSource,
+    source: RemoteStorageManager,
     lineage: Lineage,
     start: int,
     stop: int,

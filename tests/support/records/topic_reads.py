@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from tieredstore.model import Isolation, Places, Uuid
     from tieredstore.records.settings import OnDataLoss
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 _BINARY: Final = Binary()
 
 
 def read_topic(
-    source: SegmentSource,
+    source: RemoteStorageManager,
     topic: str,
     *,
     partitions: Sequence[int] | None = None,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.plan import WindowSplit
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Planner:
     def __init__(
         self,
         pipeline: Pipeline,
-        source: SegmentSource,
+        source: RemoteStorageManager,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,

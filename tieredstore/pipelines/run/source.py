@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.pipelines.config.settings import Pipeline, PipelineSettings
     from tieredstore.reading.log_snapshot import LogSnapshot
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 COLUMNS: Final = ("key", "value", "headers", "offset", "timestamp", "timestampType")
 """Columns of records that pipelines read."""
@@ -38,7 +38,7 @@ class Parts:
     """The output store, and the bucket to read. ``open_parts`` opens and closes both."""
 
     store: ObjectStore
-    source: SegmentSource
+    source: RemoteStorageManager
 
 
 @contextlib.contextmanager
@@ -88,7 +88,7 @@ def absent_topics(query: LogQuery, snapshot: LogSnapshot, written: Iterable[str]
     return sorted(set(selection.topics) - known) if isinstance(selection, Subscribe) else []
 
 
-def check_topics(query: LogQuery, snapshot: LogSnapshot, source: SegmentSource, written: Iterable[str]) -> None:
+def check_topics(query: LogQuery, snapshot: LogSnapshot, source: RemoteStorageManager, written: Iterable[str]) -> None:
     """Raise ResourceNotFoundError for named topics that do not exist, and for a filter that matches no topic.
 
     Topics in ``written`` are never missing, because they existed once. The error shows similar names from the bucket
@@ -110,7 +110,7 @@ def check_topics(query: LogQuery, snapshot: LogSnapshot, source: SegmentSource, 
             pass
 
 
-def _no_match(selection: SubscribePattern, query: LogQuery, source: SegmentSource) -> ResourceNotFoundError:
+def _no_match(selection: SubscribePattern, query: LogQuery, source: RemoteStorageManager) -> ResourceNotFoundError:
     names = {*topic_names(source.store, source.layout.prefix, until=time.monotonic() + _LOOK_S)}
     where = "in the bucket"
     if (cluster := query.open_cluster()) is not None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.partitions.log import PartitionLog
     from tieredstore.pipelines.config.settings import Pipeline
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 Side: TypeAlias = Literal["bucket", "broker"]
 
@@ -55,7 +55,7 @@ class Against:
     source no longer has them or does not have them yet.
     """
 
-    def __init__(self, pipeline: Pipeline, store: ObjectStore, source: SegmentSource) -> None:
+    def __init__(self, pipeline: Pipeline, store: ObjectStore, source: RemoteStorageManager) -> None:
         """``pipeline`` and ``source`` must have only one side, bucket or broker (see ``keep_side``)."""
         self._pipeline, self._store, self._source = pipeline, store, source
         own = pipeline.own

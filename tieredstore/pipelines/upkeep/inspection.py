@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.log.entries import OutputFile
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.query import LogQuery
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 _PIECE: Final = 4 << 20
 
@@ -119,7 +119,7 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
 
 
 def with_first_timestamps(
-    rows: Iterable[PartitionStatus], source: SegmentSource, snapshot: LogSnapshot, query: LogQuery
+    rows: Iterable[PartitionStatus], source: RemoteStorageManager, snapshot: LogSnapshot, query: LogQuery
 ) -> Iterator[PartitionStatus]:
     """Yield all rows. If no record of a partition is written yet, read the partition's first record and add its
     timestamp.

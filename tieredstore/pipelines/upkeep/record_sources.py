@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tieredstore.partitions.log import PartitionLog
     from tieredstore.pipelines.config.settings import Pipeline
     from tieredstore.pipelines.run.iceberg import IcebergTable
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class LogSource:
     """The bucket and the broker of a pipeline as one log. The source ends where the log ended when this object was
     made. Close it after use."""
 
-    def __init__(self, pipeline: Pipeline, source: SegmentSource, topic: str) -> None:
+    def __init__(self, pipeline: Pipeline, source: RemoteStorageManager, topic: str) -> None:
         own = pipeline.own.model_copy(update={"topic_list": topic, "topic_blacklist": ""})
         self._planner = Planner(replace(pipeline, own=own), source)
         self._reader = TopicReader(lambda: source, self._planner.query, ReadSettings(columns=COLUMNS))

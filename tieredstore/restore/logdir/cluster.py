@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import ConfigEntry
 
     from tieredstore.catalog.lineage import Span
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 PREPARED: Final = {
     "cleanup.policy": "delete", "remote.storage.enable": "false", "retention.bytes": "-1", "retention.ms": "-1",
@@ -134,7 +134,7 @@ def _without_own(entry: ConfigEntry) -> str:
 
 
 def plan_finish(
-    source: SegmentSource, cluster: RestoreCluster, prepared: PreparedRestore, settings: Mapping[str, str]
+    source: RemoteStorageManager, cluster: RestoreCluster, prepared: PreparedRestore, settings: Mapping[str, str]
 ) -> Plan:
     """Return a plan that gives the prepared topics the cluster's defaults back, and sets ``settings`` in each topic.
 
@@ -187,7 +187,7 @@ def _replicas(logs: Sequence[Sequence[Span]], forgotten_ms: int, now_ms: int) ->
     return f"; add replicas after {utc_text(newest_ms + forgotten_ms + 1000)}, unless the producers' state was kept"
 
 
-def _logs_of(source: SegmentSource, topic: PreparedTopic) -> list[tuple[Span, ...]]:
+def _logs_of(source: RemoteStorageManager, topic: PreparedTopic) -> list[tuple[Span, ...]]:
     """Return the spans (offset ranges within segments) of each prepared log."""
     catalog = load_catalog(source, topic=topic.topic, topic_id=topic.incarnation)
     return [

@@ -49,7 +49,7 @@ from tieredstore.restore.logdir.segment_copy import (
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Span
     from tieredstore.kafka.batches import BatchHeader
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class PartitionRestore:
             raise BatchCorruptError(f"{path}: its abort markers are damaged; restore into a new topic")
         return bool(found)
 
-    def check_producers(self, source: SegmentSource, producer_states: ProducerStates) -> None:
+    def check_producers(self, source: RemoteStorageManager, producer_states: ProducerStates) -> None:
         """Raise ConfigError if the folder's whole log has another state of producers than ``producer_states`` says."""
         snapshot = self.folder / f"{self.bounds[1]:020d}.snapshot"
         if not snapshot.exists():
@@ -185,7 +185,7 @@ class PartitionRestore:
                 "the earlier restore, or restore into a new topic"
             )
 
-    def write(self, source: SegmentSource, producer_states: ProducerStates) -> Iterator[Part]:
+    def write(self, source: RemoteStorageManager, producer_states: ProducerStates) -> Iterator[Part]:
         """Write the missing segments, then the leader epochs. Yield each of :attr:`parts` once it is written.
 
         The last segment is empty, as after a broker has rolled the log. The segment's name shows the broker the end of

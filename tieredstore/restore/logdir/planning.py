@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tieredstore.kafka.batches import BatchHeader
     from tieredstore.kafka.checkpoints import ProducerState
     from tieredstore.model import TopicIdPartition
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ the log before the first such transaction. ``abort`` keeps all records and appen
 
 
 def plan_spans(
-    source: SegmentSource,
+    source: RemoteStorageManager,
     lineage: Lineage,
     bounds: tuple[int, int],
     start: int | AtTime | None = None,
@@ -81,14 +81,16 @@ def plan_spans(
     return spans
 
 
-def log_size(source: SegmentSource, span: Span) -> int:
+def log_size(source: RemoteStorageManager, span: Span) -> int:
     """Return the size of the span's batches in bytes. If the span is not a whole segment, read the log for this."""
     if is_whole(span):
         return span.segment.segment_size_in_bytes
     return sum(len(batch) for _, batch in batches_in(source, span))
 
 
-def producers_at_end(source: SegmentSource, spans: Sequence[Span], before: Sequence[ProducerState] = ()) -> Producers:
+def producers_at_end(
+    source: RemoteStorageManager, spans: Sequence[Span], before: Sequence[ProducerState] = ()
+) -> Producers:
     """Return the producers at the end of the spans, from the last stored snapshot and the batches after it.
 
     A snapshot has the producers at the end of a segment, so it is useless for a span that ends earlier. ``before`` has
@@ -105,13 +107,13 @@ def producers_at_end(source: SegmentSource, spans: Sequence[Span], before: Seque
     return _append_all(source, later, before if known is None else known)
 
 
-def find_open_at_end(source: SegmentSource, spans: Sequence[Span]) -> tuple[ProducerState, ...]:
+def find_open_at_end(source: RemoteStorageManager, spans: Sequence[Span]) -> tuple[ProducerState, ...]:
     """Return the producers of the transactions that are open at the end of the spans, the oldest transaction first."""
     known = count_known(source, spans)
     return _append_all(source, spans[known:], producers_at_end(source, spans[:known]).states).in_transactions
 
 
-def count_known(source: SegmentSource, spans: Sequence[Span]) -> int:
+def count_known(source: RemoteStorageManager, spans: Sequence[Span]) -> int:
     """Return the number of leading spans that need not be read to find the transactions open at the end of ``spans``.
     Snapshots of producers replace them.
 
@@ -130,7 +132,7 @@ def count_known(source: SegmentSource, spans: Sequence[Span]) -> int:
     return sum(span.stop <= min(unknown.pending.values(), default=span.stop) for span in spans)
 
 
-def _append_all(source: SegmentSource, spans: Sequence[Span], before: Iterable[ProducerState]) -> Producers:
+def _append_all(source: RemoteStorageManager, spans: Sequence[Span], before: Iterable[ProducerState]) -> Producers:
     producers = Producers(before)
     for span in spans:
         for header, batch in batches_in(source, span):
@@ -138,7 +140,7 @@ def _append_all(source: SegmentSource, spans: Sequence[Span], before: Iterable[P
     return producers
 
 
-def stored_producers(source: SegmentSource, span: Span) -> tuple[ProducerState, ...] | None:
+def stored_producers(source: RemoteStorageManager, span: Span) -> tuple[ProducerState, ...] | None:
     """Return the producers at the end of the span's segment; None if the segment was stored without a snapshot of
     producers. Log a damaged snapshot, and return None, because the batches since an earlier snapshot give the same
     producers."""
@@ -188,7 +190,7 @@ def _since(spans: Sequence[Span], start: int | AtTime | None) -> tuple[Span, ...
     return tuple(span for span in spans if start is None or span.stop > start)
 
 
-def _until(source: SegmentSource, spans: Sequence[Span], stop: int | AtTime | None) -> tuple[Span, ...]:
+def _until(source: RemoteStorageManager, spans: Sequence[Span], stop: int | AtTime | None) -> tuple[Span, ...]:
     """Return the spans up to ``stop``. The last span ends with the last whole batch before ``stop``."""
     if stop is None:
         return tuple(spans)

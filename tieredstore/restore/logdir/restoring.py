@@ -34,7 +34,7 @@ from tieredstore.restore.logdir.planning import OpenTransactions, find_open_at_e
 from tieredstore.versions import fault_in
 
 if TYPE_CHECKING:
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
     from tieredstore.restore.logdir.prepared import PreparedPartition, PreparedRestore, PreparedTopic
 
 _MARGIN: Final = 64 << 20
@@ -53,7 +53,7 @@ class RestoreOptions:
 
 
 def restore_logs(
-    source: SegmentSource,
+    source: RemoteStorageManager,
     log_dirs: Sequence[Path],
     prepared: PreparedRestore,
     options: RestoreOptions,
@@ -243,7 +243,7 @@ def _owner_of(log_dir: Path, prepared: PreparedRestore) -> int:
 
 
 def _plan_topic(
-    source: SegmentSource, targets: Sequence[_Target], topic: PreparedTopic, broker: int, options: RestoreOptions
+    source: RemoteStorageManager, targets: Sequence[_Target], topic: PreparedTopic, broker: int, options: RestoreOptions
 ) -> Iterator[Outcome]:
     """Add a plan for each partition of the topic that this broker has. Yield outcomes for the parts that are already
     restored or left out."""

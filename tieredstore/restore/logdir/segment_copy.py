@@ -23,7 +23,7 @@ from tieredstore.restore.logdir.producers import marker_of
 
 if TYPE_CHECKING:
     from tieredstore.model import RemoteLogSegmentMetadata
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 DRAFT: Final = ".restore"
 _EPOCH: Final = slice(12, 16)
@@ -31,7 +31,7 @@ _WRITE_SIZE: Final = 1 << 20
 
 
 def copy_span(
-    source: SegmentSource, span: Span, folder: Path, snapshot: bytes, pending: Mapping[int, int]
+    source: RemoteStorageManager, span: Span, folder: Path, snapshot: bytes, pending: Mapping[int, int]
 ) -> tuple[dict[Path, Path], Mapping[int, int]]:
     """Write the files of the span's segment as drafts (unfinished files), and sync them. Return each draft with its
     final name, and the transactions that are open at the span's end. The log comes last.
@@ -49,7 +49,7 @@ def copy_span(
     return {**drafts, _draft(path): path}, pending
 
 
-def _copy_batches(source: SegmentSource, span: Span, log: BinaryIO) -> Iterator[tuple[BatchHeader, memoryview]]:
+def _copy_batches(source: RemoteStorageManager, span: Span, log: BinaryIO) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Write each batch to the log, then yield it."""
     for header, batch in batches_in(source, span):
         if header.base_offset < span.start or header.last_offset >= span.stop:
@@ -145,7 +145,7 @@ def is_whole(span: Span) -> bool:
     return (span.start, span.stop) == (span.segment.start_offset, span.segment.end_offset + 1)
 
 
-def batches_in(source: SegmentSource, span: Span) -> Iterator[tuple[BatchHeader, memoryview]]:
+def batches_in(source: RemoteStorageManager, span: Span) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Yield the batches that have offsets of the span. The bytes of a batch are valid until the next batch.
 
     A span may end before its segment because later batches are damaged. These batches are not read.

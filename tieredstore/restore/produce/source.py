@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tieredstore.model import OffsetSpan, Places
     from tieredstore.reading.topic_backup import TopicBackup
     from tieredstore.reading.windows import Windows
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
     from tieredstore.restore.produce.time_cut import TimeCut
     from tieredstore.restore.produce.transactions import Headers, Row
 
@@ -92,7 +92,7 @@ class SourceTopics(Closing, ABC):
 
     is_backup: ClassVar[bool] = False
 
-    def __init__(self, bucket: SegmentSource, options: ProduceOptions) -> None:
+    def __init__(self, bucket: RemoteStorageManager, options: ProduceOptions) -> None:
         self.bucket = bucket
         self.options = options
         self.cut: TimeCut | None = None
@@ -188,7 +188,7 @@ class BucketTopics(SourceTopics):
     which it began.
     """
 
-    def __init__(self, source: SegmentSource, options: ProduceOptions) -> None:
+    def __init__(self, source: RemoteStorageManager, options: ProduceOptions) -> None:
         super().__init__(source, options)
         words = QueryWords(accept_loss="use --on-loss report", topic_ids="--topic-id", choose_topic_id="--topic-id")
         topics = Subscribe(tuple(sorted(options.topics)))
@@ -271,7 +271,7 @@ class BackupTopics(SourceTopics):
 
     is_backup: ClassVar[bool] = True
 
-    def __init__(self, bucket: SegmentSource, options: ProduceOptions, backup: TopicBackup) -> None:
+    def __init__(self, bucket: RemoteStorageManager, options: ProduceOptions, backup: TopicBackup) -> None:
         super().__init__(bucket, options)
         self._backup = backup
 

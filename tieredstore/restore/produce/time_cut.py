@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from tieredstore.partitions.log import PartitionLog
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.query import LogQuery
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 _Count: TypeAlias = Annotated[int, Field(ge=0)]
 
@@ -132,7 +132,7 @@ Epochs: TypeAlias = dict[int, set[int]]
 """The epochs of transactions that end at the cut or later in some partition. The key is the producer id."""
 
 
-def find_cut(source: SegmentSource, query: LogQuery, time_ms: int, snapshot: LogSnapshot) -> TimeCut:
+def find_cut(source: RemoteStorageManager, query: LogQuery, time_ms: int, snapshot: LogSnapshot) -> TimeCut:
     """Find the cut for a time. ``query`` names the topics, and ``snapshot`` has their logs.
 
     The search reads each log from the segment with the cut to the log's end. For missing offsets, raise DataLossError
@@ -155,7 +155,7 @@ def find_cut(source: SegmentSource, query: LogQuery, time_ms: int, snapshot: Log
         return TimeCut(time_ms, tuple(cuts))
 
 
-def _search(source: SegmentSource, reader: TopicReader, time_ms: int, log: PartitionLog) -> TransactionSearch:
+def _search(source: RemoteStorageManager, reader: TopicReader, time_ms: int, log: PartitionLog) -> TransactionSearch:
     assert log.lineage is not None  # true for each log in the bucket, and this reader uses no broker
     offset = reader.offset_at(log, time_ms)
     search = TransactionSearch(source, log.lineage, log.end if offset is None else min(offset, log.end))
@@ -209,7 +209,7 @@ class TransactionSearch:
     """The transactions of one partition around its cut (the offset ``stop``, where a restore to a time ends). Not
     thread-safe."""
 
-    def __init__(self, source: SegmentSource, lineage: Lineage, stop: int) -> None:
+    def __init__(self, source: RemoteStorageManager, lineage: Lineage, stop: int) -> None:
         self.stop = stop
         self.newest: dict[int, int] = {}
         """The latest epoch of each producer before the cut, after :meth:`look_before`."""

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from tieredstore.model import TopicPartition
     from tieredstore.partitions.log import OffsetWindow
     from tieredstore.reading.log_snapshot import LogSnapshot
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
     from tieredstore.spark.source.options import SourceOptions
 
 
 def plan_tasks(
-    source: SegmentSource,
+    source: RemoteStorageManager,
     snapshot: LogSnapshot,
     windows: Mapping[TopicPartition, OffsetWindow],
     options: SourceOptions,

@@ -39,7 +39,7 @@ from tieredstore.spark.source.store_source import StoreSource, manager_of, store
 from tieredstore.spark.source.workers import each_in_one_sentence
 
 if TYPE_CHECKING:
-    from tieredstore.remote.manager import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
     from tieredstore.remote.stores import StoreLike
 
 # Look ``arrow_udf`` up by name, because Spark declares no types for it.
@@ -381,7 +381,7 @@ class StoredSegments:
     segments of a partition share a listing.
     """
 
-    def __init__(self, source: SegmentSource, settings: ReadSettings) -> None:
+    def __init__(self, source: RemoteStorageManager, settings: ReadSettings) -> None:
         self._source = source
         self._settings = settings
         self._lineage = lru_cache(_LINEAGES)(self._load_lineage)
