@@ -337,6 +337,22 @@ def test_more_than_a_batch_of_another_partition_is_written_beside_a_damaged_chun
     assert (written(store), written(store, OTHER.partition)) == ([], list(range(50)))
 
 
+def test_a_service_writes_what_is_not_due_before_a_damaged_chunk_ends_it(
+    topic: StoredTopic, store: ObjectStore
+) -> None:
+    """Only the damaged partition is due, by size. Records that arrive later do not delay the error."""
+    damage(topic, 0, 0)
+    pipeline = pipeline_of(secor__max__file__size__bytes="90000", secor__max__file__age__seconds="10")
+    now_s = [0.0]
+    with Runner(pipeline, Parts(store, topic.manager), clock=lambda: now_s[0]) as runner:
+        assert runner.step() is not None
+        topic.copy(50, [plain_batch(range(50, 100))], partition=OTHER)
+        now_s[0] += 1
+        with pytest.raises(CorruptDataError):
+            runner.step()
+    assert (written(store), written(store, OTHER.partition)) == ([], list(range(50)))
+
+
 def test_records_before_a_chunk_that_cannot_be_decrypted_are_written(tmp_path: Path, store: ObjectStore) -> None:
     """The batches are small, so the next entry of the offset index leads to the damaged chunk."""
     with closing(StoredTopic(tmp_path / "logs", mode=ENC)) as topic:

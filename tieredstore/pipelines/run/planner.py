@@ -130,9 +130,6 @@ class Planner:
         if not snapshot.unreadable:
             return windows
         readable, failures = self._skip_unreadable(snapshot, positions, windows)
-        if failures and not readable and not is_last:
-            # The error will end the run. Before that, write also what is not due yet.
-            return self.find_due(snapshot, positions, is_last=True)
         self.tell(failures, readable)
         return readable
 

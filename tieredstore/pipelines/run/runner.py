@@ -29,6 +29,7 @@ from tieredstore.pipelines.run.recipes import recipe_of
 from tieredstore.pipelines.run.redrive import Aside, Redriven, find_asides, redrive_file
 from tieredstore.pipelines.run.source import COLUMNS, Parts, check_topics
 from tieredstore.pipelines.run.window_writing import (
+    UNREADABLE,
     Batch,
     ReadUpTo,
     Recipe,
@@ -80,6 +81,8 @@ class Runner(Closing):
         self.counts = Counts()
         self._due_s = 0.0
         self._own, self._has_begun, self._take_over, self._on_spark = pipeline.own, False, take_over, on_spark
+        self._last: LogSnapshot | None = None
+        """The logs to write completely before an error about unreadable records ends the service."""
         brokers = dict(pipeline.client).get("bootstrap.servers")
         sources = [f"the broker {brokers}"] if brokers else []
         sources += [f"the bucket {parts.source.store.identity}"] if pipeline.source is not None else []
@@ -195,13 +198,25 @@ class Runner(Closing):
         )  # fmt: skip
 
     def step(self) -> Entry | None:
-        """Write one batch of due records and return its entry; return None if none are due."""
+        """Write one batch of due records and return its entry; return None if none are due.
+
+        If only unreadable records are due, this call and the next ones write all records that are available now. Then
+        raise the error.
+        """
         if self._on_spark is None:
             self._refuse_frame()
         self.refuse_backfill()
-        snapshot = self.begin()
-        entries = self._write_batch(snapshot, self._find_due(snapshot, is_last=False))
-        return next(iter([*entries]), None)
+        snapshot = self._last or self.begin()
+        try:
+            entries = [*self._write_batch(snapshot, self._find_due(snapshot, is_last=self._last is not None))]
+        except UNREADABLE:
+            if self._last is not None or not self.driver.is_complete:
+                raise
+            self._last = snapshot
+            return self.step()
+        if not entries:
+            self._last = None
+        return next(iter(entries), None)
 
     def check_topics(self, snapshot: LogSnapshot) -> None:
         """Raise ResourceNotFoundError if the settings name topics that do not exist and were never written. Call
