@@ -126,23 +126,20 @@ class Planner:
                 # from then on.
                 self._waiting.age_s(one.where, one.start, self._clock())
             return marks
-        windows = self._select_windows(snapshot, positions, is_last=is_last)
-        if not snapshot.unreadable:
-            return windows
-        readable, failures = self._skip_unreadable(snapshot, positions, windows)
-        self.tell(failures, readable)
+        windows, failures = self._select_windows(snapshot, positions, is_last=is_last)
+        failures |= self._find_unreadable(snapshot, positions, windows)
+        readable = [window for window in windows if window.where not in failures]
+        self.tell(failures.values(), readable)
         return readable
 
-    def _skip_unreadable(
+    def _find_unreadable(
         self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], windows: Sequence[BatchWindow]
-    ) -> tuple[list[BatchWindow], list[DataLossError]]:
-        """Leave out partitions that an unreadable segment stops, so that the others are written. Also return their
-        errors.
-        """
+    ) -> dict[TopicPartition, DataLossError]:
+        """Return the error of each partition that an unreadable segment stops."""
+        failures: dict[TopicPartition, DataLossError] = {}
         spans: dict[TopicPartition, tuple[int, int]] = {}
         for window in windows:
             spans[window.where] = spans.get(window.where, (window.start, 0))[0], window.stop
-        failures: dict[TopicPartition, DataLossError] = {}
         for where in sorted({one.where for one in snapshot.unreadable}):
             own = replace(snapshot, unreadable=tuple(one for one in snapshot.unreadable if one.where == where))
             log, progress, reach = snapshot.logs.get(where), positions.get(where), {where} & spans.keys()
@@ -155,12 +152,12 @@ class Planner:
                 Losses(self.query).check_readable(own, checked, starts_there=checked, stops_there=reach)
             except DataLossError as error:
                 failures[where] = error
-        return [window for window in windows if window.where not in failures], [*failures.values()]
+        return failures
 
     def _select_windows(
         self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], *, is_last: bool
-    ) -> list[BatchWindow]:
-        """Return a batch of offset windows to write now.
+    ) -> tuple[list[BatchWindow], dict[TopicPartition, DataLossError]]:
+        """Return a batch of offset windows to write now, and the error of each partition whose next offset is lost.
 
         - In stale partitions, the unwritten records have an older leader epoch than the last written record. Nothing
           is due there until newer segments appear.
@@ -172,11 +169,16 @@ class Planner:
         now_s, wall_s = self._clock(), self._wall_clock()
         at = {where: one.position for where, one in positions.items()}
         answers, stale = self._logs.epoch_ends(at), self._logs.stale(at)
+        failures: dict[TopicPartition, DataLossError] = {}
         waits: list[tuple[float, TopicPartition, Iterator[BatchWindow]]] = []
         for where, log in snapshot.logs.items():
             if (progress := positions.get(where)) is None:  # its start must be committed first
                 continue
-            start = position_of(log, progress, answers.get(where))
+            try:
+                start = position_of(log, progress, answers.get(where))
+            except DataLossError as error:
+                failures[where] = error
+                continue
             end = log.end_from(start)
             if end <= start or where in stale:
                 self._waiting.clear(where)
@@ -188,7 +190,7 @@ class Planner:
         # The partition that has waited longest comes first, because one large backlog could otherwise fill every batch.
         waits.sort(key=lambda one: (-one[0], one[1]))
         batch = islice(_take_turns([windows for _, _, windows in waits]), _BATCH_WINDOWS)
-        return sorted(batch, key=lambda window: (*window.where, window.start))
+        return sorted(batch, key=lambda window: (*window.where, window.start)), failures
 
     def find_lag(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> Lag:
         """Return the current lag. A partition without commits has no lag if ``begins_elsewhere``. Otherwise it is
