@@ -82,7 +82,7 @@ class Runner(Closing):
         self._due_s = 0.0
         self._own, self._has_begun, self._take_over, self._on_spark = pipeline.own, False, take_over, on_spark
         self._last: LogSnapshot | None = None
-        """The logs to write completely before an error about unreadable records ends the service."""
+        """The logs to write completely before an error about lost or unreadable records ends the service."""
         brokers = dict(pipeline.client).get("bootstrap.servers")
         sources = [f"the broker {brokers}"] if brokers else []
         sources += [f"the bucket {parts.source.store.identity}"] if pipeline.source is not None else []
@@ -214,8 +214,9 @@ class Runner(Closing):
                 raise
             self._last = snapshot
             return self.step()
-        if not entries:
+        if self._last is not None and not entries:
             self._last = None
+            self.check_gone()
         return next(iter(entries), None)
 
     def check_topics(self, snapshot: LogSnapshot) -> None:
@@ -250,6 +251,8 @@ class Runner(Closing):
             starts = [] if state.backfill >= 0 else self._planner.mark_firsts(snapshot, state.positions)
             self.driver.begin(topics, starts)
             self._has_begun = True
+            if find_gone(snapshot, self.driver.log.state, self._pipeline):
+                self._last = self._snapshot_of_written()
         return self._snapshot_of_written()
 
     def _snapshot_of_written(self) -> LogSnapshot:

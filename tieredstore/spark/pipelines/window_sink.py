@@ -107,12 +107,11 @@ class WindowSink:
             self._patiently(self._runner.begin)
 
     def check_topics(self, *, ends: bool) -> None:
-        """Check at the start that all named topics exist, and that no partition is gone without having been written.
+        """Check at the start that all named topics exist.
 
         If a topic does not exist and the run ``ends`` by itself, raise ResourceNotFoundError, because the run would
         otherwise seem to succeed. In a continuous run, log a warning, because the topic may be created later.
         """
-        self._patiently(self._runner.check_gone)
         try:
             self._patiently(lambda: self._runner.check_topics(self._runner.look()))
         except ResourceNotFoundError as error:
@@ -130,6 +129,7 @@ class WindowSink:
             with self._lock:
                 if self._once:
                     self._patiently(partial(self._write_all, self._is_open), self._is_open)
+                    self._patiently(self._runner.check_gone, self._is_open)
                 else:
                     self._attempt(self._write_due)
         except BaseException as error:
