@@ -25,7 +25,7 @@ from tieredstore.model import Earliest, TopicPartition, name_of
 from tieredstore.ops.offsets import without as offsets_without
 from tieredstore.partitions.selections import Subscribe
 from tieredstore.process.closing import Closing
-from tieredstore.reading.losses import Losses, losses_between
+from tieredstore.reading.losses import losses_between
 from tieredstore.reading.omitted_records import describe_undecided
 from tieredstore.reading.query import LogQuery, QueryWords
 from tieredstore.reading.reader import TopicReader
@@ -115,18 +115,16 @@ class SourceTopics(Closing, ABC):
     def spans(self, ranges: Mapping[TopicPartition, SourceRange]) -> dict[TopicPartition, tuple[Span, ...]]:
         """Return the parts of segments that contain the ranges. A backup has no segments, so its tuples are empty."""
 
-    @abstractmethod
     def check(self, ranges: Mapping[TopicPartition, SourceRange]) -> None:
         """Check, before any record is produced, that the source has all offsets to restore. If offsets are missing,
         raise DataLossError, or log them if the options accept losses.
         """
-
-    def _accept_missing(self, where: TopicPartition, start: int, stop: int, place: str) -> None:
-        """Log missing offsets, or raise DataLossError, as the options say."""
-        sentence = f"offsets {start} to {stop - 1} of {name_of(where)} are missing in the {place}"
-        if self.options.on_data_loss != "report":
-            raise DataLossError(f"{sentence}: bring them back, or use --on-loss report to leave them out")
-        _logger.warning("%s, and are left out", sentence)
+        place = "backup" if self.is_backup else "bucket"
+        for where, (start, stop) in self.losses_in(ranges):
+            sentence = f"offsets {start} to {stop - 1} of {name_of(where)} are missing in the {place}"
+            if self.options.on_data_loss != "report":
+                raise DataLossError(f"{sentence}: bring them back, or use --on-loss report to leave them out")
+            _logger.warning("%s, and are left out", sentence)
 
     @abstractmethod
     def losses(self, where: TopicPartition, start: int, stop: int) -> Sequence[OffsetSpan]:
@@ -242,14 +240,6 @@ class BucketTopics(SourceTopics):
             if lineage is not None
         }
 
-    def check(self, ranges: Mapping[TopicPartition, SourceRange]) -> None:
-        """For offsets that are in no segment, log a warning or raise DataLossError, as the options say."""
-        for where, left in sorted(ranges.items()):
-            if left.next < left.stop and where not in self._snapshot.logs:
-                self._accept_missing(where, left.next, left.stop, "bucket")
-            elif left.next < left.stop:
-                Losses(self._query).accept_missing(losses_between(self._snapshot.logs[where], left.next, left.stop))
-
     def losses(self, where: TopicPartition, start: int, stop: int) -> Sequence[OffsetSpan]:
         """Return the offsets that are in no segment, or in an unreadable segment."""
         if where not in self._snapshot.logs:
@@ -292,12 +282,6 @@ class BackupTopics(SourceTopics):
     def spans(self, ranges: Mapping[TopicPartition, SourceRange]) -> dict[TopicPartition, tuple[Span, ...]]:
         """Return an empty tuple for each partition, because a backup has no segments."""
         return dict.fromkeys(ranges, ())
-
-    def check(self, ranges: Mapping[TopicPartition, SourceRange]) -> None:
-        """For offsets that are missing in the backup, log a warning or raise DataLossError, as the options say."""
-        for where, left in sorted(ranges.items()):
-            for start, stop in self.losses(where, left.next, left.stop):
-                self._accept_missing(where, start, stop, "backup")
 
     def losses(self, where: TopicPartition, start: int, stop: int) -> Sequence[OffsetSpan]:
         """Return the spans that are missing in the backup."""
