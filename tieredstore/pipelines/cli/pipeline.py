@@ -5,14 +5,13 @@ Each subcommand imports the modules that it needs only when it runs.
 
 from __future__ import annotations
 
-import enum
 import logging
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 import typer
 
@@ -51,18 +50,11 @@ from tieredstore.query.positions import duration_of
 if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline
     from tieredstore.pipelines.log.commit_log import Change
-    from tieredstore.pipelines.upkeep.comparison import Against as Compared
+    from tieredstore.pipelines.upkeep.comparison import Against, Side
     from tieredstore.pipelines.upkeep.inspection import PartitionStatus, Verification
     from tieredstore.pipelines.upkeep.output_files import OutputProblem
 
 app: Final = typer.Typer(add_completion=False)
-
-
-class Against(enum.StrEnum):
-    """Source to compare an output with."""
-
-    BUCKET = "bucket"
-    BROKER = "broker"
 
 
 @app.callback()
@@ -289,7 +281,8 @@ def verify(
     file: PipelineFile,
     sizes_only: Annotated[bool, typer.Option("--sizes-only", help="Compare names and sizes; read no file.")] = False,
     against: Annotated[
-        Against | None, typer.Option("--against", help="Also compare records with the bucket or the broker.")
+        Literal["bucket", "broker"] | None,
+        typer.Option("--against", help="Also compare records with the bucket or the broker."),
     ] = None,
     *,
     output: Json,
@@ -360,12 +353,12 @@ def _read_lines(verification: Verification, is_compared: bool) -> list[str]:
     return lines
 
 
-def _compare(settings: Pipeline, against: Against, problems: list[OutputProblem]) -> Compared:
+def _compare(settings: Pipeline, side: Side, problems: list[OutputProblem]) -> Against:
     """Compare the files with the source; add the problems found to ``problems``, and return the comparison."""
     from tieredstore.pipelines.run.source import open_parts
     from tieredstore.pipelines.upkeep import comparison as comparing
 
-    sided = comparing.keep_side(settings, "bucket" if against is Against.BUCKET else "broker")
+    sided = comparing.keep_side(settings, side)
     with open_parts(sided) as parts:
         comparison = comparing.Against(sided, parts.store, parts.source)
         problems.extend(comparison.problems())
