@@ -5,16 +5,16 @@ Manifests are read by ``get_small``.
 
 from __future__ import annotations
 
-import threading
 import tracemalloc
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
+from tests.support.network.loopback_server import LoopbackServer, RunningServer
 from tests.support.records.small_segments import new_metadata, write_segment
 from tests.support.servers.s3_server import S3Server
 from tests.support.stores.doubles import CountingStore
@@ -71,13 +71,13 @@ def test_what_is_too_large_counts_as_a_call_but_not_as_bytes() -> None:
 # A server whose every object has 1 GiB
 
 
-class _Endless(ThreadingHTTPServer):
+class _Endless(LoopbackServer):
     """A server that answers every GET with 1 GiB. ``sent`` is the number of bytes that clients took."""
 
     def __init__(self) -> None:
         self.sent = 0
         self.requests = 0
-        super().__init__(("127.0.0.1", 0), _GibHandler)
+        super().__init__(_GibHandler)
 
 
 class _GibHandler(BaseHTTPRequestHandler):
@@ -111,15 +111,8 @@ class _GibHandler(BaseHTTPRequestHandler):
 @contextmanager
 def endless() -> Generator[tuple[_Endless, str]]:
     server = _Endless()
-    server.daemon_threads = False
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield server, f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with RunningServer(server):
+        yield server, f"http://127.0.0.1:{server.port}"
 
 
 QUICK = RetryPolicy(attempts=2, base_delay_s=0, timeout_s=30)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import http.server
-import threading
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from scripts import jars
 from scripts.jars import Jar, install, read_lock
 from scripts.steps import SetupError
+from tests.support.network.loopback_server import LoopbackServer, RunningServer
 
 CONTENT = b"the bytes of a jar"
 JAR = Jar("org.example:thing:1.0", hashlib.sha256(CONTENT).hexdigest())
@@ -40,13 +40,9 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     root = tmp_path / "repository"
     (root / JAR.path).parent.mkdir(parents=True)
     handler = functools.partial(QuietHandler, directory=str(root))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        monkeypatch.setenv("TIEREDSTORE_MAVEN_REPOSITORY", f"http://127.0.0.1:{server.server_address[1]}/")
+    with RunningServer(LoopbackServer(handler)) as server:
+        monkeypatch.setenv("TIEREDSTORE_MAVEN_REPOSITORY", f"http://127.0.0.1:{server.port}/")
         yield root
-        server.shutdown()
-        thread.join()
 
 
 def installed(folder: Path) -> bytes:

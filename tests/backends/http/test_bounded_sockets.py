@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, nullcontext
 from http.client import RemoteDisconnected
 from io import BytesIO
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 import requests
 
+from tests.support.network.loopback_server import ConnectionServer
 from tests.support.network.socks_proxy import proxy_at
 from tests.support.servers.kafka_certificates import issue, make_authority
 from tieredstore.backends.base import ObjectStore
@@ -37,40 +37,22 @@ TIMEOUT_S = 0.4
 GRACE_S = 40.0
 
 
-class Trickle:
+class Trickle(ConnectionServer):
     """A server that answers each connection with ``first``, and then repeatedly with ``drop``."""
 
     def __init__(self, first: bytes, drop: bytes, context: ssl.SSLContext | None = None) -> None:
         self._first, self._drop, self._context = first, drop, context
-        self._stopping = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
+        super().__init__()
 
-    def _accept(self) -> None:
-        while not self._stopping.is_set():
-            with suppress(OSError):
-                connection, _ = self._listener.accept()
-                self._threads.append(threading.Thread(target=self._serve, args=(connection,)))
-                self._threads[-1].start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError):
-            if self._context is not None:
-                connection = self._context.wrap_socket(connection, server_side=True)
-            with connection:
-                connection.recv(1 << 16)
-                connection.sendall(self._first)
-                while not self._stopping.wait(0.01):
-                    connection.sendall(self._drop)
-
-    def close(self) -> None:
-        self._stopping.set()
-        self._listener.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(10)
-        self._listener.close()
+    def serve(self, connection: socket.socket) -> None:
+        if self._context is not None:
+            connection = self._context.wrap_socket(connection, server_side=True)
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(self._first)
+            while True:
+                connection.sendall(self._drop)
+                time.sleep(0.01)
 
 
 def make_s3(url: str, proxy: ProxySettings | None = None, *, certificate_check: bool = True) -> S3ObjectStore:
@@ -108,28 +90,28 @@ class TestBetweenHereAndTheStore:
         bundle.write_text(authority.certificate_pem)
         for name in ("REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE"):
             monkeypatch.setenv(name, str(bundle))
-        with closing(Trickle(b"HTTP/1.1 200 OK\r\nX-Dripping: ", b"x", context)) as server:
+        with Trickle(b"HTTP/1.1 200 OK\r\nX-Dripping: ", b"x", context) as server:
             assert_given_up(STORES[cloud](f"https://127.0.0.1:{server.port}"))
 
     def test_a_handshake(self, cloud: str) -> None:
         # The server begins a TLS record, and then sends its bytes one by one.
-        with closing(Trickle(b"\x16\x03\x03\x40\x00\x02\x00\x3f\xf0", b"\x00")) as server:
+        with Trickle(b"\x16\x03\x03\x40\x00\x02\x00\x3f\xf0", b"\x00") as server:
             assert_given_up(STORES[cloud](f"https://127.0.0.1:{server.port}"))
 
     def test_a_tunnel_through_a_proxy(self, cloud: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        with closing(Trickle(b"HTTP/1.1 200 OK\r\n", b"X-Dripping: x\r\n")) as proxy:
+        with Trickle(b"HTTP/1.1 200 OK\r\n", b"X-Dripping: x\r\n") as proxy:
             monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
             assert_given_up(STORES[cloud]("https://store.invalid"))
 
     def test_a_proxy(self, cloud: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        with closing(Trickle(b"HTTP/1.1 200 OK\r\n", b"X-Dripping: x\r\n")) as proxy:
+        with Trickle(b"HTTP/1.1 200 OK\r\n", b"X-Dripping: x\r\n") as proxy:
             monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
             monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
             assert_given_up(STORES[cloud]("http://store.invalid"))
 
     def test_a_socks_proxy_s_answer(self, cloud: str) -> None:
         # The proxy reports a host name of 255 letters, and sends each letter before the read timeout ends.
-        with closing(Trickle(b"\x05\x00\x05\x00\x00\x03\xff", b"x")) as proxy:
+        with Trickle(b"\x05\x00\x05\x00\x00\x03\xff", b"x") as proxy:
             assert_given_up(STORES[cloud]("http://store.invalid", proxy_at("127.0.0.1", proxy.port)))
 
 
@@ -138,7 +120,7 @@ def test_where_a_machine_asks_for_credentials(at: str, tmp_path: Path, monkeypat
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
-    with closing(Trickle(b"HTTP/1.1 200 OK\r\nX-Dripping: ", b"x")) as server:
+    with Trickle(b"HTTP/1.1 200 OK\r\nX-Dripping: ", b"x") as server:
         monkeypatch.setenv(at, f"http://127.0.0.1:{server.port}/")
         options = S3Options("bucket", "us-east-1", "http://127.0.0.1:9")
         assert_given_up(S3ObjectStore(options, retries=RetryPolicy(timeout_s=TIMEOUT_S)))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import socket
 import ssl
-import threading
 import traceback
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.network.loopback_server import ConnectionServer
 from tests.support.network.socks_proxy import proxy_at
 from tests.support.servers.process import unanswered_port
 from tieredstore.backends.http.session import (
@@ -31,43 +31,31 @@ from tieredstore.errors import StoreError, StoreUnavailableError, redacted
 from tieredstore.process.deadline import Deadline
 
 
-class Echo:
+class Echo(ConnectionServer):
     """A server that answers each connection's single request with its head and body."""
 
     def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/path"
+        super().__init__()
+        self.url = f"http://127.0.0.1:{self.port}/path"
         self.requests: list[bytes] = []
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            with connection, connection.makefile("rb") as stream:
-                head = b""
-                while not head.endswith(b"\r\n\r\n"):
-                    line = stream.readline()
-                    if not line:
-                        return
-                    head += line
-                lines = head.lower().split(b"\r\n")
-                size = next((int(x.split(b":")[1]) for x in lines if x.startswith(b"content-length:")), 0)
-                self.requests.append(head + stream.read(size))
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join()
+    def serve(self, connection: socket.socket) -> None:
+        with connection.makefile("rb") as stream:
+            head = b""
+            while not head.endswith(b"\r\n\r\n"):
+                line = stream.readline()
+                if not line:
+                    return
+                head += line
+            lines = head.lower().split(b"\r\n")
+            size = next((int(x.split(b":")[1]) for x in lines if x.startswith(b"content-length:")), 0)
+            self.requests.append(head + stream.read(size))
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
 
 
 @pytest.fixture
 def echo() -> Iterator[Echo]:
-    with closing(Echo()) as echo:
+    with Echo() as echo:
         yield echo
 
 
@@ -91,7 +79,7 @@ def test_a_body_arrives_whole_with_its_length(echo: Echo, size: int, kind: type)
 
 @given(st.lists(st.integers(0, 600_000), max_size=4))
 def test_several_buffers_go_as_one_body(counts: list[int]) -> None:
-    with closing(Echo()) as echo, session_of() as session:
+    with Echo() as echo, session_of() as session:
         buffers = [bytes([65 + at]) * count for at, count in enumerate(counts)]
         body = Buffers(*buffers)
         untyped: object = body

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.network.loopback_server import ConnectionServer
 from tests.support.pubsub.pubsub_brokers import LONG_S, RunningBroker, client_of, listening_anywhere, running_broker
 from tests.support.pubsub.pubsub_topics import orders_on, read_values, request_ids, topics_on
 from tests.support.servers.kafka_certificates import issue, make_authority
@@ -158,33 +159,20 @@ def test_brokers_that_are_lost_under_load_lose_nothing_that_was_acknowledged() -
     assert set(read_values(topics, 300)) == set(sent.values())
 
 
-class FakeBroker:
+class FakeBroker(ConnectionServer):
     """Broker with scripted answers, which MemQ's broker may give, but ours does not."""
 
     def __init__(self, behave: Callable[[FakeBroker, Request, int], bytes | None]) -> None:
         self.requests: list[bytes] = []
         self._behave = behave
-        self.port = free_port()
-        self._server = socket.create_server(("127.0.0.1", self.port))
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._threads[0].start()
+        super().__init__(free_port())
 
     @property
     def place(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._server.accept()
-            except OSError:
-                return
-            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
-            self._threads.append(thread)
-            thread.start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rb") as stream:
+    def serve(self, connection: socket.socket) -> None:
+        with connection.makefile("rb") as stream:
             while len(head := stream.read(4)) == 4:
                 packet = head + stream.read(int.from_bytes(head, "big"))
                 request = parse_request(packet)
@@ -204,21 +192,10 @@ class FakeBroker:
             Response(request.version, request.request_id, PacketType.METADATA, Code.OK, payload=answer)
         )
 
-    def close(self) -> None:
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-
 
 def answer(request: Request, code: Code, error: str = "") -> bytes:
     payload = WriteAnswer() if code is Code.OK else None
     return response_bytes(Response(request.version, request.request_id, PacketType.WRITE, code, error, payload))
-
-
-@contextmanager
-def fake(behave: Callable[[FakeBroker, Request, int], bytes | None]) -> Generator[FakeBroker]:
-    broker = FakeBroker(behave)
-    yield broker
-    broker.close()
 
 
 def test_an_unanswered_message_is_sent_again_byte_for_byte() -> None:
@@ -227,7 +204,7 @@ def test_an_unanswered_message_is_sent_again_byte_for_byte() -> None:
     def behave(_: FakeBroker, request: Request, number: int) -> bytes | None:
         return {1: None, 2: answer(request, Code.SERVICE_UNAVAILABLE, "full")}.get(number, answer(request, Code.OK))
 
-    with fake(behave) as broker, BatchProducer(client_of(topics, broker.place), "orders") as producer:
+    with FakeBroker(behave) as broker, BatchProducer(client_of(topics, broker.place), "orders") as producer:
         producer.send(b"v").result(LONG_S)
         assert len(broker.requests) == 3
         assert len(set(broker.requests)) == 1
@@ -238,7 +215,7 @@ def test_an_unanswered_message_is_sent_again_byte_for_byte() -> None:
 def test_a_broker_that_is_cut_off_and_says_that_it_has_the_topic_is_left() -> None:
     topics = fresh()
     # This broker is cut off from the others and from the store. It answers metadata requests, but no writes.
-    with fake(lambda _, __, ___: b"") as cut_off:
+    with FakeBroker(lambda _, __, ___: b"") as cut_off:
         other = RunningBroker(Broker(listening_anywhere(topics)))
         settings = client_of(topics, cut_off.place, other.place, request_timeout_ms=500)
         with BatchProducer(settings, "orders") as producer:
@@ -261,7 +238,7 @@ def test_a_broker_that_is_cut_off_and_says_that_it_has_the_topic_is_left() -> No
 def test_a_refusal_is_final_and_nothing_is_stored_by_it() -> None:
     topics = fresh()
     with (
-        fake(lambda _, request, __: answer(request, Code.UNAUTHORIZED, "not open")) as broker,
+        FakeBroker(lambda _, request, __: answer(request, Code.UNAUTHORIZED, "not open")) as broker,
         BatchProducer(client_of(topics, broker.place), "orders") as producer,
     ):
         with pytest.raises(DeliveryFailedError, match="answers 401: not open") as failure:
@@ -297,7 +274,7 @@ def test_with_brokers_no_store_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_pa
     file = tmp_path / "client.properties"
     file.write_text("pubsub.message.bytes=70000\n")
     own: tuple[StoreLike, ...] = (None, {"pubsub.message.bytes": 70_000}, file)
-    with fake(lambda _, request, __: answer(request, Code.OK)) as broker:
+    with FakeBroker(lambda _, request, __: answer(request, Code.OK)) as broker:
         for source in own:
             with BatchProducer(source, "orders", brokers=broker.place) as producer:
                 producer.send(b"v").result(LONG_S)
@@ -307,7 +284,7 @@ def test_with_brokers_no_store_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_a_broker_that_fails_for_the_whole_time_may_have_stored() -> None:
-    with fake(lambda _, request, __: answer(request, Code.REQUEST_FAILED, "no store")) as broker:
+    with FakeBroker(lambda _, request, __: answer(request, Code.REQUEST_FAILED, "no store")) as broker:
         assert failure_within(lambda topics: client_of(topics, broker.place), "answers 502").maybe_stored
 
 

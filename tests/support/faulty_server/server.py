@@ -9,11 +9,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from tests.support.faulty_server.service import Service, Step
 from tests.support.faulty_server.way import Exchange, Way
 from tests.support.faulty_server.wire import Answer, Cut, Pause, Piece, Reply, Request, read_request
+from tests.support.network.loopback_server import ConnectionServer
 
 _TO_RESET: Final = struct.pack("ii", 1, 0)
 
@@ -27,7 +28,7 @@ class Asked:
     way: Way | None
 
 
-class FaultyServer:
+class FaultyServer(ConnectionServer):
     """Context manager of a running server with one bucket and a thread per client.
 
     The server is honest until ``lie`` is called. ``asked`` lists all requests in order of arrival.
@@ -40,27 +41,15 @@ class FaultyServer:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._calm = threading.Event()
-        self._connections: set[socket.socket] = set()
-        self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-
-    def __enter__(self) -> Self:
-        self._start(self._accept)
-        return self
+        super().__init__()
+        self.url = f"http://127.0.0.1:{self.port}"
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopping.set()
         self._calm.set()
-        # Shut the socket down, because closing it would not wake the thread that waits in ``accept``.
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self.cut_all()
-        for thread in self._threads:
-            thread.join(10)
-        self._listener.close()
+        super().__exit__(kind, error, trace)
 
     def lie(self, *ways: Way) -> None:
         """Answer each further request by the first of ``ways`` that covers its step."""
@@ -82,41 +71,24 @@ class FaultyServer:
 
     def cut_all(self) -> None:
         """End every connection."""
-        for connection in list(self._connections):
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        self._server.cut_all()
 
     @property
     def open_connections(self) -> int:
         """Number of open client connections."""
-        return len(self._connections)
+        return self._server.open_connections
 
     def steps(self) -> list[Step]:
         """Return the steps of all requests so far."""
         return [asked.step for asked in list(self.asked)]
 
-    def _start(self, target: object, *arguments: object) -> None:
-        if callable(target):
-            thread = threading.Thread(target=target, args=arguments, name="faulty-server", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-
-    def _accept(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                connection = self._listener.accept()[0]
-            except OSError:
-                return
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._connections.add(connection)
-            self._start(self._serve, connection)
-
-    def _serve(self, connection: socket.socket) -> None:
-        with suppress(OSError, ValueError), connection, connection.makefile("rb") as stream:
+    def serve(self, connection: socket.socket) -> None:
+        """Answer the requests of one client."""
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with suppress(OSError, ValueError), connection.makefile("rb") as stream:
             while (request := read_request(stream, connection.sendall)) is not None:
                 if not self._answer(connection, request):
                     break
-        self._connections.discard(connection)
 
     def _answer(self, connection: socket.socket, request: Request) -> bool:
         """Answer a request; return True if the connection continues."""

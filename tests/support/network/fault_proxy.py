@@ -117,9 +117,8 @@ class FaultProxy(RunningServer):
         self._plans: list[_Plan] = []
         self._lock = threading.Lock()
         self._stopping = threading.Event()
-        server = _Server(self)
-        super().__init__(server)
-        self.url = f"http://127.0.0.1:{server.port}{parts.path}"
+        super().__init__(_Server(self))
+        self.url = f"http://127.0.0.1:{self.port}{parts.path}"
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -186,9 +185,6 @@ class _Server(LoopbackServer):
     def __init__(self, proxy: FaultProxy) -> None:
         self.proxy = proxy
         super().__init__(_Handler)
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore clients that disconnect mid-request, because the faults of this proxy make them do so."""
 
 
 class _CutError(Exception):

@@ -17,7 +17,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +28,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from tests.support.network.loopback_server import LoopbackServer, RunningServer
 
 TOKEN: Final = "loopback-token"
 
@@ -173,9 +175,9 @@ def _azure_error(code: str, message: str) -> dict[str, Any]:
     return {"error": {"code": code, "message": message}}
 
 
-class _Server(ThreadingHTTPServer):
+class _Server(LoopbackServer):
     def __init__(self, service: KeyService) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.service = service
 
 
@@ -235,16 +237,12 @@ def serving(service: KeyService, *, certificate: tuple[Path, Path] | None = None
         context.load_cert_chain(*certificate)
         server.socket = context.wrap_socket(server.socket, server_side=True)
         scheme = "https"
-    service.url = f"{scheme}://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield service
-    finally:
-        service.ended.set()
-        server.shutdown()
-        thread.join(10)
-        server.server_close()
+    service.url = f"{scheme}://127.0.0.1:{server.port}"
+    with RunningServer(server):
+        try:
+            yield service
+        finally:
+            service.ended.set()
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:

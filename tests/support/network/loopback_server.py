@@ -1,13 +1,16 @@
-"""Base of the tests' proxies: a threaded server on the loopback interface that can be stopped."""
+"""Base of the tests' servers and proxies: a threaded server on the loopback interface that can be stopped."""
 
 from __future__ import annotations
 
 import socket
 import socketserver
+import sys
 import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 
 class LoopbackServer(socketserver.ThreadingTCPServer):
@@ -16,10 +19,11 @@ class LoopbackServer(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     daemon_threads = False
     block_on_close = True
+    request_queue_size = 128  # a client that finds the queue full tries again after a second
 
-    def __init__(self, handler: type[socketserver.BaseRequestHandler]) -> None:
+    def __init__(self, handler: Callable[[Any, Any, Any], socketserver.BaseRequestHandler], port: int = 0) -> None:
         self._open: set[socket.socket] = set()
-        super().__init__(("127.0.0.1", 0), handler)
+        super().__init__(("127.0.0.1", port), handler)
 
     @property
     def port(self) -> int:
@@ -36,8 +40,18 @@ class LoopbackServer(socketserver.ThreadingTCPServer):
             self._open.discard(request)
             super().shutdown_request(request)
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore clients that disconnect."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+    @property
+    def open_connections(self) -> int:
+        """Number of open client connections."""
+        return len(self._open)
+
     def cut_all(self) -> None:
-        """Close kept-alive connections so that their threads end."""
+        """End every connection. The thread of a kept-alive one ends by that too."""
         for connection in list(self._open):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -48,6 +62,7 @@ class RunningServer:
 
     def __init__(self, server: LoopbackServer) -> None:
         self._server = server
+        self.port = server.port
         # Poll at a short interval, because shutdown waits for a poll.
         self._thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
 
@@ -62,3 +77,20 @@ class RunningServer:
         self._thread.join()
         self._server.cut_all()
         self._server.server_close()
+
+
+class ConnectionServer(RunningServer, ABC):
+    """Context manager of a server that calls ``serve`` with each connection, on a thread for each."""
+
+    def __init__(self, port: int = 0) -> None:
+        served = self.serve
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                served(self.request)
+
+        super().__init__(LoopbackServer(Handler, port))
+
+    @abstractmethod
+    def serve(self, connection: socket.socket) -> None:
+        """Serve one client. The caller closes the connection."""

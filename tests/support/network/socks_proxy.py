@@ -43,9 +43,7 @@ class SocksServer(RunningServer):
         self.login = login
         self.asked: list[Asked] = []
         self.refused_logins = 0
-        server = _Server(self)
-        super().__init__(server)
-        self.port = server.port
+        super().__init__(_Server(self))
 
 
 class _Server(LoopbackServer):

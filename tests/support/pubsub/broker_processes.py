@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import socket
-import socketserver
 import threading
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,7 +14,7 @@ from types import TracebackType
 from urllib.parse import urlsplit
 
 from tests.support.cli.forked_commands import ForkedCommands, Running
-from tests.support.network.loopback_server import LoopbackServer, RunningServer
+from tests.support.network.loopback_server import ConnectionServer
 from tests.support.pubsub.pubsub_brokers import LONG_S, PacketClient
 from tests.support.servers.process import free_port
 from tests.support.servers.s3_server import REGION, S3Server
@@ -24,7 +23,7 @@ from tieredstore.pubsub.format.packets import MetadataAnswer, MetadataRequest
 _PIECE = 1 << 16
 
 
-class CutProxy(RunningServer):
+class CutProxy(ConnectionServer):
     """Context manager that runs a proxy in front of ``host:port``; clients connect to ``address``."""
 
     def __init__(self, upstream: str) -> None:
@@ -32,9 +31,8 @@ class CutProxy(RunningServer):
         self.upstream = (host, int(port))
         self.flows = threading.Event()
         self.flows.set()
-        server = _Server(self)
-        super().__init__(server)
-        self.address = f"127.0.0.1:{server.port}"
+        super().__init__()
+        self.address = f"127.0.0.1:{self.port}"
 
     def cut(self) -> None:
         """Stop all traffic in both directions without closing connections, as if all packets were lost."""
@@ -50,22 +48,13 @@ class CutProxy(RunningServer):
         self.heal()
         super().__exit__(kind, error, trace)
 
-
-class _Server(LoopbackServer):
-    def __init__(self, proxy: CutProxy) -> None:
-        self.proxy = proxy
-        super().__init__(_Handler)
-
-
-class _Handler(socketserver.BaseRequestHandler):
-    def handle(self) -> None:
-        assert isinstance(self.server, _Server)
-        self.flows = self.server.proxy.flows
-        with suppress(OSError), socket.create_connection(self.server.proxy.upstream, 30) as upstream:
+    def serve(self, connection: socket.socket) -> None:
+        """Pass on what the client and the server send."""
+        with suppress(OSError), socket.create_connection(self.upstream, 30) as upstream:
             upstream.settimeout(None)
-            there = threading.Thread(target=self._pump, args=(self.request, upstream))
+            there = threading.Thread(target=self._pump, args=(connection, upstream))
             there.start()
-            self._pump(upstream, self.request)
+            self._pump(upstream, connection)
             there.join()
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
