@@ -34,10 +34,6 @@ def copy(disk: BrokerDisk, store: CountingStore) -> None:
             assert step.outcome in {Outcome.COPIED, Outcome.THERE, Outcome.ACTIVE, Outcome.GONE}
 
 
-def retention(disk: BrokerDisk, segments: int) -> None:
-    disk.delete(segments)
-
-
 def lineage_of(store: CountingStore) -> Lineage:
     with RemoteStorageManager(settings_from(STORE), store=store) as manager:
         return load_catalog(manager).lineage(PARTITION.topic, PARTITION.partition)
@@ -54,7 +50,7 @@ def test_records_of_earlier_leaders_are_read_though_the_last_copy_does_not_name_
     disk.lead(7)
     disk.grow(3)
     copy(disk, store)
-    retention(disk, 3)
+    disk.delete(3)
     disk.grow(2)
     copy(disk, store)
     lineage = lineage_of(store)
@@ -67,7 +63,7 @@ def test_the_history_is_followed_back_over_several_cuts(disk: BrokerDisk, store:
     disk.grow(2)
     for epoch in range(1, 6):
         copy(disk, store)
-        retention(disk, len(disk.bases) - 1)
+        disk.delete(len(disk.bases) - 1)
         disk.lead(epoch)
         disk.grow(2)
     copy(disk, store)
@@ -83,7 +79,7 @@ def test_records_that_a_later_leader_replaced_stay_cut(disk: BrokerDisk, store: 
     disk.lead(3)
     disk.grow(3)
     copy(disk, store)
-    retention(disk, 3)
+    disk.delete(3)
     disk.grow(2)
     copy(disk, store)
     lineage = lineage_of(store)
@@ -103,7 +99,7 @@ def test_a_leader_that_began_just_where_a_segment_does_hides_nothing_that_was_st
     copy(disk, store)
     disk.lead(7)
     disk.grow(1)
-    retention(disk, 3)
+    disk.delete(3)
     disk.grow(1)
     copy(disk, store)
     lineage = lineage_of(store)
@@ -119,7 +115,7 @@ def test_before_a_loss_over_which_leaders_changed_all_is_read(disk: BrokerDisk, 
     disk.grow(2)
     disk.lead(7)
     disk.grow(2)
-    retention(disk, 6)
+    disk.delete(6)
     disk.grow(1)
     copy(disk, store)
     lineage = lineage_of(store)
@@ -138,7 +134,7 @@ def test_records_that_a_later_leader_replaced_stay_cut_though_a_third_began_at_a
     copy(disk, store)
     disk.lead(9)
     disk.grow(1)
-    retention(disk, 3)
+    disk.delete(3)
     disk.grow(1)
     copy(disk, store)
     lineage = lineage_of(store)
@@ -155,7 +151,7 @@ def test_copies_that_each_begin_with_a_cut_are_all_of_their_leader(disk: BrokerD
     disk.lead(7)
     disk.grow(2)
     for _ in range(3):
-        retention(disk, len(disk.bases) - 1)
+        disk.delete(len(disk.bases) - 1)
         disk.grow(1)
         copy(disk, store)
     keys = [info.key for info in store.list() if info.key.endswith(".indexes")]
@@ -173,7 +169,7 @@ def test_where_none_reaches_over_the_cut_only_the_earliest_are_asked(disk: Broke
     copy(disk, store)
     disk.lead(7)
     disk.grow(1)
-    retention(disk, 3)
+    disk.delete(3)
     disk.grow(12)
     copy(disk, store)
     store.reset()
@@ -191,7 +187,7 @@ def test_where_an_index_is_damaged_another_one_tells(
     disk.lead(7)
     disk.grow(2)
     copy(disk, store)
-    retention(disk, 3)
+    disk.delete(3)
     disk.grow(2)
     copy(disk, store)
     keys = [info.key for info in store.list() if info.key.endswith(".indexes")]
@@ -209,7 +205,7 @@ def test_a_cut_costs_two_requests(disk: BrokerDisk, store: CountingStore) -> Non
     store.reset()
     lineage_of(store)
     before = store.requests.total()
-    retention(disk, 3)
+    disk.delete(3)
     disk.grow(1)
     copy(disk, store)
     store.reset()
@@ -224,7 +220,7 @@ def test_an_uploader_that_was_started_again_leaves_no_loss(tmp_path: Path, store
     disk.lead(7)
     disk.grow(3)
     assert run_once(disk.log_dir, store) == []
-    retention(disk, 3)
+    disk.delete(3)
     disk.grow(2)
     assert run_once(disk.log_dir, store) == []
     assert extents(lineage_of(store)) == [(start, start + 10) for start in range(0, 60, 10)]

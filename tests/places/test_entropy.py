@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.records.disk_segments import write_segments
 from tests.support.stores.doubles import CountingStore, ScriptedStore
+from tests.support.stores.operation_sweep import copies_of
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.absence import absence
@@ -141,9 +142,7 @@ def test_of_two_who_record_other_layouts_at_once_one_is_told() -> None:
 
 
 def test_what_is_deleted_goes(within: MemoryObjectStore) -> None:
-    copy = MemoryObjectStore()
-    for info in within.list():
-        copy.put(info.key, within.get(info.key))
+    copy = copies_of(within)()
     store = place_store(copy, entropy_settings())
     store.delete([info.key for info in store.list("tiered/topic")])
     assert [info.key for info in copy.list()] == [layout_key("tiered/")]

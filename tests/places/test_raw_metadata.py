@@ -13,7 +13,7 @@ import pytest
 from tests.places.test_raw_reading import raw_settings
 from tests.places.test_raw_writing import run_once, sweep_of
 from tests.support.stores.doubles import OperationName, ScriptedStore
-from tests.support.stores.operation_sweep import OperationSweep
+from tests.support.stores.operation_sweep import OperationSweep, copies_of
 from tests.support.uploader.uploader_disk import BrokerDisk
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -215,7 +215,7 @@ def test_killed_anywhere_while_segments_are_removed(disk: BrokerDisk) -> None:
     """Wherever ``rm`` is killed while it removes segments, each entry of ``_metadata`` still has its log."""
     store = MemoryObjectStore()
     store_segments(store, disk, 0, 1, 2)
-    for _, stopped, faulty in OperationSweep(lambda: _copy(store), lambda inner: remove(inner, 20)).fail(for_good=True):
+    for _, stopped, faulty in OperationSweep(copies_of(store), lambda inner: remove(inner, 20)).fail(for_good=True):
         try:
             remove(faulty, 20)
         except (TieredStoreError, AssertionError):
@@ -223,13 +223,6 @@ def test_killed_anywhere_while_segments_are_removed(disk: BrokerDisk) -> None:
         remove(stopped, 20)
         assert PinterestsReader(stopped).bases() == [20]
         assert [offset for offset, _ in PinterestsReader(stopped).records()] == list(range(20, 30))
-
-
-def _copy(store: MemoryObjectStore) -> MemoryObjectStore:
-    other = MemoryObjectStore()
-    for info in store.list():
-        other.put(info.key, store.get(info.key))
-    return other
 
 
 def test_retention_takes_the_names_too(disk: BrokerDisk) -> None:

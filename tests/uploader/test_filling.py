@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.stores.doubles import FaultyStore, Moment, ScriptedStore
-from tests.support.stores.operation_sweep import OperationSweep
+from tests.support.stores.operation_sweep import OperationSweep, copies_of
 from tests.support.uploader.uploader_disk import (
     BrokerDisk,
     extents,
@@ -151,8 +151,7 @@ def test_two_replicas_that_fill_at_once_do_no_harm(tmp_path: Path, store: Memory
     third = BrokerDisk(tmp_path / "third", segments=4)
     damage(leader, 10)
     run_once(leader.log_dir, store)
-    whole = [(info.key, store.get(info.key)) for info in store.list()]
-    sweep = OperationSweep(partial(copy_of, whole), partial(fill, follower))
+    sweep = OperationSweep(copies_of(store), partial(fill, follower))
     for _, inner, meeting in sweep.sleep(partial(fill, third)):
         fill(follower, meeting)
         fill(follower, inner)
@@ -165,20 +164,12 @@ def test_each_operation_of_filling_may_fail(tmp_path: Path, store: MemoryObjectS
     leader, follower = replicas(tmp_path)
     damage(leader, 10)
     run_once(leader.log_dir, store)
-    whole = [(info.key, store.get(info.key)) for info in store.list()]
-    for _, inner, faulty in OperationSweep(partial(copy_of, whole), partial(fill, follower)).fail(moment):
+    for _, inner, faulty in OperationSweep(copies_of(store), partial(fill, follower)).fail(moment):
         fill(follower, faulty)
         fill(follower, inner)
         assert holes_of(inner) == []
         assert extents(inner) == [(0, 9), (10, 19), (20, 29)]
         assert list(inner.list("!tieredstore/holes/")) == []
-
-
-def copy_of(whole: list[tuple[str, bytes]]) -> MemoryObjectStore:
-    copied = MemoryObjectStore()
-    for key, raw in whole:
-        copied.put(key, raw)
-    return copied
 
 
 def test_the_leader_is_ready_again_once_its_holes_are_filled(tmp_path: Path, store: MemoryObjectStore) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from tests.support.stores.doubles import Moment
-from tests.support.stores.operation_sweep import Killed, OperationSweep
+from tests.support.stores.operation_sweep import Killed, OperationSweep, copies_of
 from tests.support.uploader.uploader_disk import (
     BrokerDisk,
     SaidSettling,
@@ -44,13 +44,6 @@ def shipped(log_dir: Path) -> MemoryObjectStore:
     return store
 
 
-def copied(store: MemoryObjectStore) -> MemoryObjectStore:
-    copy = MemoryObjectStore()
-    for info in store.list():
-        copy.put(info.key, store.get(info.key))
-    return copy
-
-
 def check_moved_back(store: MemoryObjectStore) -> None:
     watermark = watermark_of(store)
     assert (watermark.next_offset, watermark.leader_epoch, watermark.holes) == (40, 4, ())
@@ -73,7 +66,7 @@ def test_an_unclean_election_at_each_operation(tmp_path: Path, dies: bool, momen
     new.lead(4)
     new.grow(3)
     # Skip the last operation, an empty listing of holes.
-    sweep = OperationSweep(lambda: copied(before), lambda store: run_once(new.log_dir, store), numbers=slice(-1))
+    sweep = OperationSweep(copies_of(before), lambda store: run_once(new.log_dir, store), numbers=slice(-1))
     names = {operation.name for operation in sweep.operations}
     assert {"head", "get", "list", "put", "replace"} <= names
     for _, inner, store in sweep.die(moment) if dies else sweep.fail(moment):

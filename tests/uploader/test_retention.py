@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.cli.cli_process import tieredstore
 from tests.support.stores.doubles import Moment, ScriptedStore
-from tests.support.stores.operation_sweep import OperationSweep
+from tests.support.stores.operation_sweep import OperationSweep, copies_of
 from tests.support.uploader.uploader_disk import BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -203,19 +203,11 @@ def test_a_run_that_loses_the_leaders_says_that_retention_stopped(
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_a_store_that_fails_makes_no_hole(disk: BrokerDisk, store: MemoryObjectStore, moment: Moment) -> None:
-    whole = [(info.key, store.get(info.key)) for info in store.list()]
-
-    def copied() -> MemoryObjectStore:
-        copy = MemoryObjectStore()
-        for key, raw in whole:
-            copy.put(key, raw)
-        return copy
-
     def expire(store: ObjectStore) -> None:
         with uploader_of(disk.log_dir, store, retention_bytes="0", retention_dry_run="false") as shipping:
             shipping.run_once()
 
-    for _, inner, failing in OperationSweep(copied, expire).fail(moment):
+    for _, inner, failing in OperationSweep(copies_of(store), expire).fail(moment):
         with contextlib.suppress(StoreUnavailableError):
             expire(failing)
         left = extents(inner)

@@ -12,7 +12,7 @@ from tests.ops.copies.test_copies import ALL, bucket, errors, golden_texts
 from tests.support.ops.tools import content, die_at, findings_of, golden_store, outcomes
 from tests.support.stores.clouds import Cloud, shared_cloud
 from tests.support.stores.doubles import CountingStore, Moment, Operation, ScriptedStore
-from tests.support.stores.operation_sweep import OperationSweep
+from tests.support.stores.operation_sweep import OperationSweep, copies_of
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -161,19 +161,12 @@ def test_a_good_copy_that_changes_after_it_was_verified_changes_nothing() -> Non
 
     # The repair reads the whole log for the last time when it replaces the damaged one.
     counted = CountingStore(made(1))
-    repair(plain(counted), plain(copied(store)))
+    repair(plain(counted), plain(copies_of(store)()))
     reads = sum(operation.name == "get" for operation in counted.operations if log in operation.keys)
     good.on("get", log, change, skip=reads - 1)
     (step,) = repair(plain(good), plain(store))
     assert "in the source has changed since it was verified" in str(step.error)
     assert content(store) == before
-
-
-def copied(store: ObjectStore) -> ObjectStore:
-    copy = MemoryObjectStore()
-    for key, data in content(store).items():
-        copy.put(key, data)
-    return copy
 
 
 def test_a_segment_without_a_manifest_is_left_to_mirror() -> None:

@@ -14,6 +14,7 @@ from tests.pipelines.upkeep.test_upkeep import DAY_MS
 from tests.support.pipelines.pipeline_runs import (
     NUMBER,
     TOPIC,
+    commit_unpublished,
     offsets_of,
     pipeline_of,
     redrive,
@@ -23,16 +24,15 @@ from tests.support.pipelines.pipeline_runs import (
 )
 from tests.support.records.hourly_topics import copy_times, hourly_topic
 from tests.support.records.stored_records import StoredTopic
-from tests.support.stores.doubles import FaultyStore, ScriptedStore
+from tests.support.stores.doubles import ScriptedStore
 from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import ConfigError, ObjectNotFoundError, PreparedGoneError, TieredStoreError
+from tieredstore.errors import ConfigError, ObjectNotFoundError, PreparedGoneError
 from tieredstore.ops.steps import Outcome
 from tieredstore.pipelines import Pipeline, with_generation
 from tieredstore.pipelines.filing.naming import ByDate, Places
 from tieredstore.pipelines.parsers import BadMessageError, MessageParser
-from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.recipes import naming_of, places_of
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.deletion import collect_garbage, drop_generation
@@ -117,10 +117,7 @@ def test_a_second_file_of_a_window_in_a_directory_has_an_offset_of_its_own(
 
 def test_names_are_the_same_where_the_store_dropped_what_was_prepared(topic: StoredTopic, store: ObjectStore) -> None:
     pipeline = of(WINDOW)
-    with pytest.raises(TieredStoreError):
-        run_once(topic, FaultyStore(store, lambda operation: operation.name == "publish"), pipeline)
-    log = commit_log_of(pipeline, store)
-    committed = log.entry(log.read().written).files
+    committed = commit_unpublished(topic, store, pipeline)
     for file in committed:
         store.discard(file.prepared)
     run_once(topic, store, pipeline)

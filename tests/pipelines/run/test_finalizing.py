@@ -15,7 +15,6 @@ import pytest
 from tests.pipelines.upkeep.test_backfill import RIGHT, backfill, clean, offsets
 from tests.support.pipelines.pipeline_runs import (
     TOPIC,
-    copies_of,
     listed,
     listed_offsets,
     pipeline_of,
@@ -34,7 +33,7 @@ from tests.support.records.hourly_topics import (
 )
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import FaultyStore, LateStore, Moment, Operation, ScriptedStore
-from tests.support.stores.operation_sweep import Killed, OperationSweep
+from tests.support.stores.operation_sweep import Killed, OperationSweep, copies_of
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, FencedError, TieredStoreError

@@ -21,7 +21,6 @@ from tests.support.pipelines.pipeline_runs import (
     NUMBER,
     TOPIC,
     content_of,
-    copies_of,
     listed,
     listed_offsets,
     pipeline_of,
@@ -33,7 +32,7 @@ from tests.support.pipelines.seen_output import SeenOutput
 from tests.support.records.hourly_topics import BY_HOUR, hourly_topic
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import FaultyStore, Operation, ScriptedStore
-from tests.support.stores.operation_sweep import OperationSweep
+from tests.support.stores.operation_sweep import OperationSweep, copies_of
 from tieredstore.backends.base import ObjectStore, Prepared, find_abandoned_writes
 from tieredstore.backends.contract import staging
 from tieredstore.backends.filesystem import FilesystemObjectStore

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.pipelines.upkeep.test_backfill import RIGHT, backfill, clean, offsets
-from tests.support.pipelines.pipeline_runs import TOPIC, copies_of, pipeline_of, run_once
+from tests.support.pipelines.pipeline_runs import TOPIC, pipeline_of, run_once
 from tests.support.records.hourly_topics import BY_HOUR, HOUR_MS, NOON_MS, copy_times, day, hourly_topic, successes
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import OperationName, ScriptedStore
-from tests.support.stores.operation_sweep import Killed, OperationSweep
+from tests.support.stores.operation_sweep import Killed, OperationSweep, copies_of
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import FencedError

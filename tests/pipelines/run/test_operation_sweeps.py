@@ -15,8 +15,8 @@ import pytest
 from tests.support.pipelines.pipeline_runs import (
     NUMBER,
     TOPIC,
+    commit_unpublished,
     content_of,
-    copies_of,
     listed,
     listed_offsets,
     pipeline_of,
@@ -25,8 +25,8 @@ from tests.support.pipelines.pipeline_runs import (
 )
 from tests.support.records.hourly_topics import BY_HOUR, HOURLY, copy_times, day, successes
 from tests.support.records.stored_records import StoredTopic
-from tests.support.stores.doubles import FaultyStore, Moment, Operation
-from tests.support.stores.operation_sweep import Killed, OperationSweep
+from tests.support.stores.doubles import Moment
+from tests.support.stores.operation_sweep import Killed, OperationSweep, copies_of
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CommitLogCorruptError, FencedError, StoreUnavailableError
@@ -137,15 +137,8 @@ def run_beside(topic: StoredTopic, store: ObjectStore, *, dies: bool) -> None:
     if not dies:
         run_once(topic, store, HOURLY)
         return
-    with pytest.raises(StoreUnavailableError):
-        run_once(topic, FaultyStore(store, _is_publishing), HOURLY)
-    log = commit_log_of(HOURLY, store)
-    for file in log.entry(log.read().written).files:
+    for file in commit_unpublished(topic, store, HOURLY):
         store.discard(file.prepared)
-
-
-def _is_publishing(operation: Operation) -> bool:
-    return operation.name == "publish"
 
 
 @pytest.mark.parametrize("dies", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["ends", "dies"])

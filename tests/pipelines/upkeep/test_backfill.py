@@ -17,7 +17,6 @@ import pytest
 from tests.support.pipelines.pipeline_runs import (
     NUMBER,
     TOPIC,
-    copies_of,
     listed,
     offsets_of,
     pipeline_of,
@@ -29,7 +28,7 @@ from tests.support.pipelines.secor_files import sequence_file
 from tests.support.records.hourly_topics import BY_HOUR, HOUR_MS, NOON_MS, copy_times, day, hourly_topic, successes
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import FaultyStore, Moment, Operation, ScriptedStore
-from tests.support.stores.operation_sweep import Killed, OperationSweep
+from tests.support.stores.operation_sweep import Killed, OperationSweep, copies_of
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, DataLossError, FencedError, ResourceNotFoundError, TieredStoreError

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.support.pipelines import pipeline_frames
-from tests.support.pipelines.pipeline_runs import listed, verify_output
+from tests.support.pipelines.pipeline_runs import last_entry, listed, verify_output
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
 from tests.support.spark.window_sinks import Driven
 from tests.support.stores.doubles import FaultyStore
@@ -85,9 +85,7 @@ def test_a_window_of_which_nothing_stays_is_committed_and_what_the_store_dropped
     broken = FaultyStore(kept.store, lambda operation: operation.name == "publish")
     with pytest.raises(TieredStoreError):
         run_on_spark(spark, kept, file, broken)
-    log = commit_log_of(load_pipeline(file), kept.store)
-    entry = log.entry(log.read().written)
-    for output in entry.files:
+    for output in last_entry(load_pipeline(file), kept.store).files:
         kept.store.discard(output.prepared)
     assert listed(kept.store) == []
     run_on_spark(spark, kept, file)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 
 from tests.support.records.stored_records import StoredTopic
+from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.base import ObjectStore
-from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import StoreUnavailableError
 from tieredstore.pipelines import Entry, Parts, Pipeline, Runner, pipeline_from
+from tieredstore.pipelines.log.entries import OutputFile
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.redrive import Redriven
 from tieredstore.pipelines.upkeep.inspection import Verification
 from tieredstore.pipelines.upkeep.output_files import OutputProblem
@@ -44,6 +48,19 @@ def run_once(
         return list(runner.run_once())
 
 
+def last_entry(pipeline: Pipeline, store: ObjectStore) -> Entry:
+    """Return the last entry of the commit log that has files."""
+    log = commit_log_of(pipeline, store)
+    return log.entry(log.read().written)
+
+
+def commit_unpublished(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> tuple[OutputFile, ...]:
+    """Commit a batch whose files the store fails to publish, and return the files."""
+    with pytest.raises(StoreUnavailableError):
+        run_once(topic, FaultyStore(store, lambda operation: operation.name == "publish"), pipeline)
+    return last_entry(pipeline, store).files
+
+
 def verify_output(pipeline: Pipeline, store: ObjectStore, *, contents: bool = True) -> Iterator[OutputProblem]:
     """Yield the problems of an output."""
     return Verification(pipeline, store, contents=contents).problems()
@@ -53,19 +70,6 @@ def redrive(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> list[
     """Parse quarantined messages again; return the results."""
     with Runner(pipeline, Parts(store, topic.manager), threads=1) as runner:
         return list(runner.redrive())
-
-
-def copies_of(store: ObjectStore) -> Callable[[], MemoryObjectStore]:
-    """Return a factory of stores that have the present content of ``store``."""
-    objects = {info.key: store.get(info.key) for info in store.list("")}
-
-    def copy() -> MemoryObjectStore:
-        copied = MemoryObjectStore()
-        for key, data in objects.items():
-            copied.put(key, data)
-        return copied
-
-    return copy
 
 
 def listed(store: ObjectStore, root: str = "out/") -> list[str]:

@@ -14,6 +14,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from tests.support.examples import SOAK
 from tests.support.stores.doubles import FaultyStore, Moment, Operation, ScriptedStore
 from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
 
 Inner = TypeVar("Inner", bound=ObjectStore)
 Over = TypeVar("Over", bound=ScriptedStore)
@@ -43,6 +44,19 @@ def numbers_to_sweep(kinds: Sequence[Hashable], *, whole: bool = SOAK) -> list[i
 def kinds_of(operations: Sequence[Operation]) -> list[tuple[str, str]]:
     """Return the kind of each operation of a store: its name, and the extension of its first key."""
     return [(operation.name, PurePath(next(iter(operation.keys), "")).suffix) for operation in operations]
+
+
+def copies_of(store: ObjectStore) -> Callable[[], MemoryObjectStore]:
+    """Return a factory of stores that have the present content of ``store``."""
+    objects = {info.key: store.get(info.key) for info in store.list("")}
+
+    def copy() -> MemoryObjectStore:
+        copied = MemoryObjectStore()
+        for key, data in objects.items():
+            copied.put(key, data)
+        return copied
+
+    return copy
 
 
 class Killed(BaseException):
