@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.records.small_segments import ENC
+from tests.support.stores.doubles import ScriptedStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError
@@ -36,17 +37,12 @@ def test_keys_are_shown_as_the_settings_say(masked: str, shown: str) -> None:
 
 
 def test_the_store_outlives_its_managers_and_ends_with_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[str] = []
-
-    class Noted(MemoryObjectStore):
-        def close(self) -> None:
-            closed.append("store")
-
-    monkeypatch.setattr(bucket_module, "open_places", lambda _: Noted())
+    store = ScriptedStore(MemoryObjectStore())
+    monkeypatch.setattr(bucket_module, "open_places", lambda _: store)
     settings = settings_from({"storage.backend.class": "memory", "chunk.size": "100"})
     with open_bucket(settings) as bucket:
         for _ in range(2):
             with bucket.manager() as manager:
                 assert manager.store.identity == bucket.store.identity
-        assert closed == []
-    assert closed == ["store"]
+        assert store.closes == 0
+    assert store.closes == 1

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.support.records.small_segments import memory_settings, new_metadata, write_segment
+from tests.support.stores.doubles import ScriptedStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError
 from tieredstore.remote import RemoteStorageManager
@@ -16,40 +17,31 @@ from tieredstore.remote import manager as manager_module
 from tieredstore.remote.manager import Pools
 
 
-class ClosingStore(MemoryObjectStore):
-    """Counts how often it is closed."""
-
-    closed = 0
-
-    def close(self) -> None:
-        self.closed += 1
-
-
 @pytest.fixture
-def store() -> ClosingStore:
-    return ClosingStore()
+def store() -> ScriptedStore:
+    return ScriptedStore(MemoryObjectStore())
 
 
-def test_a_store_that_was_given_is_left_alone_by_close(store: ClosingStore, tmp_path: Path) -> None:
+def test_a_store_that_was_given_is_left_alone_by_close(store: ScriptedStore, tmp_path: Path) -> None:
     metadata = new_metadata(100)
     with RemoteStorageManager(memory_settings(), store=store) as first:
         first.copy_log_segment_data(metadata, write_segment(tmp_path, b"x" * 100))
-    assert store.closed == 0
+    assert store.closes == 0
     with RemoteStorageManager(memory_settings(), store=store) as second:
         assert second.fetch_log_segment(metadata, 0).read() == b"x" * 100
-    assert store.closed == 0
+    assert store.closes == 0
 
 
-def test_a_store_that_the_manager_opened_is_closed_once(store: ClosingStore) -> None:
+def test_a_store_that_the_manager_opened_is_closed_once(store: ScriptedStore) -> None:
     with patch.object(manager_module, "open_places", lambda _: store):
         manager = RemoteStorageManager(memory_settings())
     assert manager.store.identity == store.identity
     manager.close()
     manager.close()
-    assert store.closed == 1
+    assert store.closes == 1
 
 
-def test_a_store_that_was_opened_is_closed_when_the_rest_cannot_be_made(store: ClosingStore) -> None:
+def test_a_store_that_was_opened_is_closed_when_the_rest_cannot_be_made(store: ScriptedStore) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ConfigError("no such cache")
 
@@ -59,10 +51,10 @@ def test_a_store_that_was_opened_is_closed_when_the_rest_cannot_be_made(store: C
         pytest.raises(ConfigError),
     ):
         RemoteStorageManager(memory_settings())
-    assert store.closed == 1
+    assert store.closes == 1
 
 
-def test_pools_that_were_given_are_left_alone_by_close(store: ClosingStore, tmp_path: Path) -> None:
+def test_pools_that_were_given_are_left_alone_by_close(store: ScriptedStore, tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as transform, ThreadPoolExecutor(1) as fetch, ThreadPoolExecutor(1) as lookup:
         pools = Pools(transform, fetch, lookup)
         metadata = new_metadata(100)
@@ -73,7 +65,7 @@ def test_pools_that_were_given_are_left_alone_by_close(store: ClosingStore, tmp_
             assert manager.fetch_log_segment(metadata, 0).read() == b"x" * 100
 
 
-def test_a_manager_is_a_source_of_segments(store: ClosingStore, tmp_path: Path) -> None:
+def test_a_manager_is_a_source_of_segments(store: ScriptedStore, tmp_path: Path) -> None:
     metadata = new_metadata(100)
     with RemoteStorageManager(memory_settings(), store=store) as manager:
         manager.copy_log_segment_data(metadata, write_segment(tmp_path, b"x" * 100))

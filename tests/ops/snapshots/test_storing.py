@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
 
 from tests.support.golden.keys import PAIRS
-from tests.support.stores.doubles import DelegatingObjectStore, ScriptedStore
-from tieredstore.backends.base import Body, ObjectInfo, ObjectStore
+from tests.support.stores.doubles import ScriptedStore
+from tests.support.stores.stepped_actors import AgingStore, WorldClock
+from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
     ConfigError,
@@ -56,26 +57,6 @@ FULL = ClusterSnapshot(
     ),
     (NotHeld("group", "shared", "it is a share group"),),
 )
-
-
-class ClockStore(DelegatingObjectStore):
-    """A store whose clock the test sets. This clock also gives the modification times of objects."""
-
-    def __init__(self, now_ms: int | None = NOON_MS) -> None:
-        super().__init__(MemoryObjectStore())
-        self.clock_ms = now_ms
-        self.written: dict[str, int | None] = {}
-
-    def now_ms(self) -> int | None:
-        return self.clock_ms
-
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        super().put(key, body, if_absent=if_absent)
-        self.written[key] = self.clock_ms
-
-    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        for info in super().list(prefix, start_after):
-            yield dataclasses.replace(info, modified_ms=self.written[info.key])
 
 
 def at(moment_ms: int, cluster: str = "c1") -> ClusterSnapshot:
@@ -179,16 +160,16 @@ def test_a_flipped_bit_never_gives_another_snapshot(ring: KeyRing | None) -> Non
 
 
 def test_old_ones_expire_by_the_stores_clock_and_the_newest_stays() -> None:
-    store = ClockStore()
-    snapshots = stored_of(store)
+    clock = WorldClock()
+    snapshots = stored_of(AgingStore(clock))
     for hour in range(4):
-        store.clock_ms = NOON_MS + hour * HOUR_MS
-        snapshots.write(at(store.clock_ms), is_hourly=True)
-    store.clock_ms = NOON_MS
+        clock.now_ms = NOON_MS + hour * HOUR_MS
+        snapshots.write(at(clock.now_ms), is_hourly=True)
+    clock.now_ms = NOON_MS
     snapshots.write(at(NOON_MS, "other"), is_hourly=True)
-    store.clock_ms = NOON_MS + 3 * HOUR_MS
+    clock.now_ms = NOON_MS + 3 * HOUR_MS
     assert [each.name for each in snapshots.expire(2 * HOUR_MS)] == ["2026-11-28T12Z"]
-    store.clock_ms = NOON_MS + 1000 * HOUR_MS
+    clock.now_ms = NOON_MS + 1000 * HOUR_MS
     assert [each.name for each in snapshots.expire(2 * HOUR_MS)] == ["2026-11-28T13Z", "2026-11-28T14Z"]
     assert [(each.cluster_id, each.name) for each in snapshots.find_all()] == [
         ("c1", "2026-11-28T15Z"), ("other", "2026-11-28T12Z"),
@@ -197,15 +178,15 @@ def test_old_ones_expire_by_the_stores_clock_and_the_newest_stays() -> None:
 
 
 def test_a_clock_that_jumps_deletes_no_newest_one_and_an_unknown_clock_none() -> None:
-    store = ClockStore()
+    clock = WorldClock()
+    store = AgingStore(clock)
     snapshots = stored_of(store)
     for jump in (0, -50 * HOUR_MS, 90 * HOUR_MS, -5 * HOUR_MS):
-        store.clock_ms = NOON_MS + jump
-        snapshots.write(at(store.clock_ms), is_hourly=True)
+        clock.now_ms = NOON_MS + jump
+        snapshots.write(at(clock.now_ms), is_hourly=True)
         snapshots.expire(HOUR_MS)
         assert "2026-12-02T06Z" in [each.name for each in snapshots.find_all()] or jump <= 0
-    store.clock_ms = None
-    assert not snapshots.expire(0)
+    assert not stored_of(ScriptedStore(store).change("now_ms", change=lambda _: None)).expire(0)
 
 
 def test_one_by_hand_has_a_name_of_its_own_and_the_latest_of_an_hour_is_found() -> None:

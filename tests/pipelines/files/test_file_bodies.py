@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.pipelines.files.test_files import WINDOW, batch, write
-from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore
+from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, LatencyStore, ScriptedStore
 from tieredstore.backends.base import Body, ObjectStore, Prepared, find_abandoned_writes
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.backends.memory import MemoryObjectStore
@@ -68,62 +68,42 @@ def test_the_written_bytes_are_published(any_store: ObjectStore, size: int) -> N
     assert (any_store.get("folder/object"), prepared.size) == (data, size)
 
 
-class Taking(DelegatingObjectStore):
-    """Store that records the prepared keys. For each piece that it takes of a body, it records how many bytes the test
-    has written and the store has not taken yet.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(MemoryObjectStore())
-        self.keys: list[str] = []
-        self.leads: list[int] = []
-        self.written = 0
-
-    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        self.keys.append(key)
-        return super().prepare(key, self._taken(body), staging_prefix=staging_prefix)
-
-    def _taken(self, body: Body) -> Iterator[memoryview]:
-        taken = 0
-        with open_body(body) as parts:
-            for part in parts:
-                self.leads.append(self.written - taken)
-                taken += len(part)
-                yield part
-
-
 def test_a_large_one_is_on_its_way_before_it_ends_and_takes_no_more_memory_for_its_size() -> None:
-    store = Taking()
+    written, leads = 0, list[float]()
+    # For each piece that the store takes of the body, record how many bytes it had not taken yet.
+    store = LatencyStore(
+        MemoryObjectStore(), bytes_per_s=1, sleep=lambda size: leads.append(written + size - store.bytes_up)
+    )
     memory = Memory(held_bytes=1 << 20, held_files=1, buffer_bytes=1 << 18, buffers=3)
     bodies = Bodies(store, STAGING, None, memory)
     piece = bytes(1 << 17)
     with bodies:
         body = bodies.begin("large", writes_forward=True)
         for _ in range(200):
-            store.written += len(piece)
+            written += len(piece)
             body.file.write(piece)
-        assert store.keys == ["large"]
+        assert store.keys_of("prepare") == ["large"]
         body.end()
         assert body.await_prepared().size == 200 * len(piece)
     # The bytes that the store has not taken are in the three buffers, and in the piece that the test is writing. Before
     # the upload begins, the body is held in memory, up to ``held_bytes``.
     most = memory.buffer_bytes * memory.buffers + len(piece)
-    assert max(store.leads) <= memory.held_bytes + most
-    assert max(store.leads[5:]) <= most
+    assert max(leads) <= memory.held_bytes + most
+    assert max(leads[5:]) <= most
 
 
 def test_one_is_streamed_at_a_time_and_another_large_one_waits_in_a_file_of_this_machine() -> None:
-    store = Taking()
+    store = ScriptedStore(MemoryObjectStore())
     bodies = bodies_of(store)
     with bodies:
         first, second = (bodies.begin(key, writes_forward=True) for key in ("first", "second"))
         data = [filled(body, 5000) for body in (first, second)]
-        assert store.keys == ["first"]
+        assert store.keys_of("prepare") == ["first"]
         first.end()
         second.end()
         third = bodies.begin("third", writes_forward=True)
         data.append(filled(third, 5000))
-        assert store.keys == ["first", "second", "third"]
+        assert store.keys_of("prepare") == ["first", "second", "third"]
         third.end()
         for body, written in zip((first, second, third), data, strict=True):
             store.publish(body.await_prepared())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,8 @@ import zstandard
 from tests.support.pipelines.pipeline_runs import (
     NUMBER,
     TOPIC,
+    commit_unpublished,
+    last_entry,
     listed,
     listed_offsets,
     offsets_of,
@@ -22,9 +25,9 @@ from tests.support.pipelines.pipeline_runs import (
     verify_output,
 )
 from tests.support.records.stored_records import StoredTopic
-from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Moment, ScriptedStore
+from tests.support.stores.doubles import Moment, Operation, ScriptedStore
 from tests.support.stores.operation_sweep import DyingStore, Killed, OperationSweep
-from tieredstore.backends.base import ObjectStore, Prepared, find_abandoned_writes
+from tieredstore.backends.base import ObjectStore, find_abandoned_writes
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
     CommitLogCorruptError,
@@ -33,7 +36,6 @@ from tieredstore.errors import (
     FencedError,
     InvalidValueError,
     PreconditionFailedError,
-    StoreUnavailableError,
     TieredStoreError,
 )
 from tieredstore.pipelines import Parts, Runner
@@ -62,22 +64,17 @@ def check_seen(store: ObjectStore, written: int) -> None:
     assert all(offset < committed for offset in offsets)
 
 
+def drop_upload(store: ObjectStore, operation: Operation) -> None:
+    """Lose the upload of the file to publish, as a store's rule does while a driver is suspended."""
+    (upload,) = (file.prepared for file in last_entry(SMALL, store).files if file.key == operation.keys[0])
+    assert store.discard(upload)
+
+
 def test_who_slept_until_the_store_dropped_its_uploads_writes_them_again(
     topic: StoredTopic, store: ObjectStore
 ) -> None:
-    class Asleep(FaultyStore):
-        """Store that loses all uploads of a batch except the first while the batch's driver is suspended."""
-
-        dropped = 0
-
-        def publish(self, prepared: Prepared) -> None:
-            if not self.dropped and not prepared.key.endswith(f"{0:020}.parquet"):
-                self.dropped += self.inner.discard(prepared)
-            super().publish(prepared)
-
-    asleep = Asleep(store)
+    asleep = ScriptedStore(store).on("publish", do=partial(drop_upload, store), skip=1, times=1)
     run_once(topic, asleep, SMALL)
-    assert asleep.dropped == 1
     assert listed_offsets(store) == list(range(300))
     kinds = [entry.kind for entry in commit_log_of(SMALL, store).entries()]
     assert kinds == ["begin", "batch", "rewrite", "published"]
@@ -87,21 +84,14 @@ def test_who_slept_until_the_store_dropped_its_uploads_writes_them_again(
 def test_who_writes_dropped_uploads_again_while_its_generation_is_removed_is_fenced(
     topic: StoredTopic, store: ObjectStore
 ) -> None:
-    class Asleep(FaultyStore):
-        """Store that loses one upload. Before its second upload is published, the generation is removed."""
+    def remove_generation(_: Operation) -> None:
+        list(drop_generation(SMALL, store, dry_run=False))
 
-        lost = ""
-
-        def publish(self, prepared: Prepared) -> None:
-            if not self.lost:
-                self.lost = prepared.key
-                self.inner.discard(prepared)
-            elif prepared.key == self.lost:
-                list(drop_generation(SMALL, self.inner, dry_run=False))
-            super().publish(prepared)
-
+    first = f"*{0:020}.parquet"
+    asleep = ScriptedStore(store).on("publish", first, partial(drop_upload, store), times=1)
+    asleep.on("publish", first, remove_generation, skip=1)
     with pytest.raises(FencedError):
-        run_once(topic, Asleep(store), SMALL)
+        run_once(topic, asleep, SMALL)
     assert listed(store) == []
 
 
@@ -185,13 +175,9 @@ def test_a_zombie_publishes_nothing_behind_a_foreign_entry(topic: StoredTopic) -
 
 
 def test_uploads_that_the_store_dropped_are_written_again(topic: StoredTopic, store: ObjectStore) -> None:
-    faulty = FaultyStore(store, lambda operation: operation.name == "publish")
-    with pytest.raises(TieredStoreError):
-        run_once(topic, faulty, SMALL)
+    files = commit_unpublished(topic, store, SMALL)
     assert listed(store) == []
-    log = commit_log_of(SMALL, store)
-    entry = log.entry(log.read().written)
-    for file in entry.files[1:]:
+    for file in files[1:]:
         store.discard(file.prepared)
     other = pipeline_of(secor__max__file__size__bytes="20000", secor__offsets__per__partition="150")
     with pytest.raises(ConfigError, match="run once with the earlier settings"):
@@ -379,15 +365,12 @@ TEXT: Final = pipeline_of(
 
 def last_files(store: ObjectStore) -> dict[str, OutputFile]:
     """Return the files of the last entry with files, by key."""
-    log = commit_log_of(TEXT, store)
-    return {file.key: file for file in log.entry(log.read().written).files}
+    return {file.key: file for file in last_entry(TEXT, store).files}
 
 
 def committed_and_dropped(topic: StoredTopic, store: ObjectStore) -> dict[str, OutputFile]:
     """Return the files of a committed batch that has lost all uploads but the first."""
-    with pytest.raises(StoreUnavailableError):
-        run_once(topic, FaultyStore(store, lambda operation: operation.name == "publish"), TEXT)
-    committed = last_files(store)
+    committed = {file.key: file for file in commit_unpublished(topic, store, TEXT)}
     for key, file in committed.items():
         if f"{0:020}" not in key:
             assert store.discard(file.prepared)
@@ -413,21 +396,6 @@ def packing(monkeypatch: pytest.MonkeyPatch) -> Packing:
     return packing
 
 
-class Witness(DelegatingObjectStore):
-    """Store that records what the log says about each file when the file is published."""
-
-    def __init__(self, inner: ObjectStore) -> None:
-        super().__init__(inner)
-        self.said: dict[str, tuple[str, int, str]] = {}
-
-    def publish(self, prepared: Prepared) -> None:
-        log = commit_log_of(TEXT, self.inner)
-        entry = log.entry(log.read().written)
-        (file,) = (file for file in entry.files if file.prepared == prepared)
-        self.said[file.key] = entry.kind, file.size, file.sha256
-        super().publish(prepared)
-
-
 def check_outcome(store: ObjectStore, committed: dict[str, OutputFile]) -> None:
     """Assert that all files exist and match the log, and that rewritten files have other bytes than before."""
     assert listed(store) == sorted(committed)
@@ -448,13 +416,19 @@ def test_other_bytes_get_an_entry_before_they_are_published(
 ) -> None:
     committed = committed_and_dropped(topic, store)
     packing.other = True
-    witness = Witness(store)
-    run_once(topic, witness, TEXT)
+    said: list[tuple[str, str, int, str]] = []
+
+    def ask_log(operation: Operation) -> None:
+        entry = last_entry(TEXT, store)
+        (file,) = (file for file in entry.files if file.key == operation.keys[0])
+        said.append((file.key, entry.kind, file.size, file.sha256))
+
+    run_once(topic, ScriptedStore(store).on("publish", do=ask_log, moment="after"), TEXT)
     check_outcome(store, committed)
-    assert witness.said == {
-        key: ("batch" if f"{0:020}" in key else "rewrite", file.size, file.sha256)
+    assert sorted(said) == sorted(
+        (key, "batch" if f"{0:020}" in key else "rewrite", file.size, file.sha256)
         for key, file in last_files(store).items()
-    }
+    )
     data = [key for key in committed if key.endswith(".zst") and f"{0:020}" not in key]
     assert len(data) == 2
     assert all(last_files(store)[key].size != committed[key].size for key in data)

@@ -28,10 +28,8 @@ from tests.support.pubsub.pubsub_topics import (
     topics_on,
 )
 from tests.support.records.counted_checksums import counted_checksums
-from tests.support.stores.doubles import DelegatingObjectStore, ScriptedStore
-from tieredstore.backends.base import Body
+from tests.support.stores.doubles import FaultyStore, Operation, ScriptedStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import StoreUnavailableError
 from tieredstore.pubsub.broker.authorization import Authorizer, Client
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.consume.consumer import BatchConsumer
@@ -65,20 +63,14 @@ timeout. On a busy machine, a good delivery may exceed this timeout too. The tes
 """
 
 
-class HeldStore(DelegatingObjectStore):
-    """Store that holds puts of batches until the test permits them."""
+def is_batch(operation: Operation) -> bool:
+    """Return True for a put of a batch."""
+    return operation.name == "put" and not operation.keys[0].startswith("!tieredstore")
 
-    def __init__(self) -> None:
-        super().__init__(MemoryObjectStore())
-        self.may = threading.Event()
-        self.fails = False
 
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        if "!tieredstore" not in key:
-            assert self.may.wait(LONG_S)
-            if self.fails:
-                raise StoreUnavailableError("the store is down")
-        super().put(key, body, if_absent=if_absent)
+def held_until(may: threading.Event) -> ScriptedStore:
+    """Return a store that holds puts of batches until the test permits them."""
+    return ScriptedStore(MemoryObjectStore()).on("put", do=lambda put: is_batch(put) and may.wait(LONG_S))
 
 
 def test_memqs_own_packets_are_answered_byte_for_byte_in_its_own_form() -> None:
@@ -186,9 +178,7 @@ def test_a_message_without_records_is_acknowledged_and_not_stored_and_none_hides
 
 def test_the_numbers_of_messages_without_records_are_told_with_the_next_batch_and_are_no_loss() -> None:
     """MemQ's own producer also numbers Messages without records."""
-    store = HeldStore()
-    topics = orders_on(store, batch_ms="1")
-    store.may.set()
+    topics = fresh(batch_ms="1")
     with running_broker(topics) as running, PacketClient(running.place) as client:
         for number, values in enumerate(([], [], [b"a"], [], [b"b"], [])):
             assert client.ask(write_of(message_of(values, number)), number).code is Code.OK
@@ -201,14 +191,12 @@ def test_the_numbers_of_messages_without_records_are_told_with_the_next_batch_an
 
 def test_numbers_of_messages_without_records_are_told_again_when_their_batch_fails() -> None:
     for delivery_timeout_ms in LIMITS_MS:
-        store = HeldStore()
-        store.may.set()
-        store.fails = True
+        store = FaultyStore(MemoryObjectStore(), is_batch)
         topics = orders_on(store, batch_ms="1", delivery_timeout_ms=delivery_timeout_ms)
         with running_broker(topics) as running, PacketClient(running.place) as client:
             assert client.ask(write_of(message_of([], 0))).code is Code.OK
             assert client.ask(write_of(message_of([b"a"], 1))).code is Code.REQUEST_FAILED
-            store.fails = False
+            store.fail_at = None
             if client.ask(write_of(message_of([b"a"], 1))).code is Code.OK:
                 break
     else:
@@ -218,14 +206,14 @@ def test_numbers_of_messages_without_records_are_told_again_when_their_batch_fai
 
 
 def test_a_message_that_comes_again_is_acknowledged_and_stored_once() -> None:
-    store = HeldStore()
-    topics = orders_on(store, batch_ms="1")
+    may = threading.Event()
+    topics = orders_on(held_until(may), batch_ms="1")
     data = message_of([b"once"])
     with running_broker(topics) as running:
         first, second = PacketClient(running.place), PacketClient(running.place)
         first.send(write_of(data), 5)
         second.send(write_of(data), 5)
-        store.may.set()
+        may.set()
         assert first.answer().code is second.answer().code is Code.OK
         assert second.ask(write_of(data), 5).code is Code.OK  # long afterwards
         first.socket.close()
@@ -244,12 +232,12 @@ def test_messages_without_a_producer_are_never_the_same() -> None:
 
 
 def test_without_acknowledgement_the_answer_comes_on_receipt() -> None:
-    store = HeldStore()
-    topics = orders_on(store, batch_ms="1")
+    may = threading.Event()
+    topics = orders_on(held_until(may), batch_ms="1")
     with running_broker(topics) as running, PacketClient(running.place) as client:
         assert client.ask(write_of(message_of([b"v"]), no_acks=True)).code is Code.OK
         assert len(entries_of(topics)) == 0
-        store.may.set()
+        may.set()
         running.drain()
     assert read_values(topics, 1) == [b"v"]
 
@@ -258,16 +246,14 @@ def test_without_acknowledgement_the_answer_comes_on_receipt() -> None:
 def test_a_store_that_fails_is_told_to_who_waits_and_a_repetition_is_stored() -> None:
     data = message_of([b"v"])
     for delivery_timeout_ms in LIMITS_MS:
-        store = HeldStore()
+        store = FaultyStore(MemoryObjectStore(), is_batch)
         topics = orders_on(store, batch_ms="1", delivery_timeout_ms=delivery_timeout_ms)
-        store.fails = True
-        store.may.set()
         with running_broker(topics) as running, PacketClient(running.place) as client:
             answer = client.ask(write_of(data))
             assert answer.code is Code.REQUEST_FAILED
             assert running.broker.room.taken == 0
-            store.fails = False
-            if "the store is down" in answer.error and client.ask(write_of(data)).code is Code.OK:
+            store.fail_at = None
+            if "told to fail" in answer.error and client.ask(write_of(data)).code is Code.OK:
                 break
     else:
         pytest.fail("the message is not accepted")
@@ -275,8 +261,8 @@ def test_a_store_that_fails_is_told_to_who_waits_and_a_repetition_is_stored() ->
 
 
 def test_a_full_buffer_stops_reading_and_drops_nothing() -> None:
-    store = HeldStore()
-    topics = orders_on(store, batch_ms="1", compression="none", broker_buffer_bytes=str(16 << 20))
+    may = threading.Event()
+    topics = orders_on(held_until(may), batch_ms="1", compression="none", broker_buffer_bytes=str(16 << 20))
     size, count = 1 << 20, 40  # send 40 MiB through a buffer of 16 MiB
     with running_broker(topics) as running:
         client = PacketClient(running.place)
@@ -293,7 +279,7 @@ def test_a_full_buffer_stops_reading_and_drops_nothing() -> None:
         assert room.taken <= 16 << 20
         with PacketClient(running.place) as other:  # metadata requests need no room
             assert other.ask(MetadataRequest(("orders",))).code is Code.OK
-        store.may.set()
+        may.set()
         assert sorted(client.answer().request_id for _ in range(count)) == list(range(count))
         sender.join()
         client.socket.close()

@@ -18,8 +18,8 @@ import pytest
 from tests.support.pubsub.pubsub_brokers import LONG_S, RunningBroker, client_of, listening_anywhere
 from tests.support.pubsub.pubsub_topics import orders_on, values_of
 from tests.support.servers.zookeeper import ZooKeeperServer, end_session
-from tests.support.stores.doubles import DelegatingObjectStore
-from tieredstore.backends.base import Body, ObjectInfo, ObjectStore
+from tests.support.stores.doubles import Operation, ScriptedStore
+from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import StoreUnavailableError, TieredStoreError
 from tieredstore.live.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.broker.broker import Broker
@@ -36,7 +36,7 @@ from tieredstore.pubsub.queue.topics import Topics
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-class Link(DelegatingObjectStore):
+class Link(ScriptedStore):
     """One broker's connection to the store. A test can cut it, or pause it with the broker."""
 
     def __init__(self, store: ObjectStore, generations: list[int]) -> None:
@@ -44,22 +44,12 @@ class Link(DelegatingObjectStore):
         self.may = threading.Event()
         self.may.set()
         self.is_cut = False
-        self._generations = generations
 
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        self.check()
-        super().put(key, body, if_absent=if_absent)
+        def note_generation(replaced: Operation) -> None:
+            generations.append(json.loads(store.get(replaced.keys[0]))["generation"])
 
-    def replace(self, key: str, body: Body, etag: str) -> str:
-        self.check()
-        new = super().replace(key, body, etag)
-        if key.endswith("governor/assignments"):
-            self._generations.append(json.loads(self.get(key))["generation"])
-        return new
-
-    def head(self, key: str) -> ObjectInfo:
-        self.check()
-        return super().head(key)
+        self.on(("put", "replace", "head"), do=lambda _: self.check())
+        self.on("replace", "*governor/assignments", note_generation, moment="after")
 
     def check(self) -> None:
         assert self.may.wait(LONG_S)
@@ -199,7 +189,7 @@ def producer_to(members: list[Member], topics: Topics, *, request_timeout_ms: in
 
 def holder(members: list[Member]) -> Member:
     """Wait for a broker that has the topic, and return it."""
-    for _ in range(1200):
+    for _ in range(12_000):
         for member in members:
             if member.is_well and member.governor.serves("orders"):
                 return member

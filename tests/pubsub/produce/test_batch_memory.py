@@ -12,8 +12,7 @@ import pytest
 from tests.support.pubsub.memq_batches import build_batch, rows_of
 from tests.support.pubsub.pubsub_topics import batch_keys, fresh_topics, orders_on
 from tests.support.records.counted_checksums import counted_checksums
-from tests.support.stores.doubles import DelegatingObjectStore
-from tieredstore.backends.base import Body
+from tests.support.stores.doubles import Operation, ScriptedStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import InvalidRangeError
 from tieredstore.kafka.records._slabs import Slab, SlabPool
@@ -158,27 +157,16 @@ def test_memory_is_used_again_once_nobody_sends_from_it() -> None:
     assert len(set(pool.addresses)) <= 4
 
 
-class WaitingStore(DelegatingObjectStore):
-    """Store that delays puts of batches until enough puts are running."""
-
-    def __init__(self, wanted: int) -> None:
-        super().__init__(MemoryObjectStore())
-        self.wanted = wanted
-        self.under_way: set[str] = set()
-        self.are_there = threading.Event()
-        self.gave_up = False
-
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        if "!tieredstore" not in key:
-            self.under_way.add(key)  # a hedged put is of the same batch
-            if len(self.under_way) >= self.wanted:
-                self.are_there.set()
-            self.gave_up |= not self.are_there.wait(30.0)
-        super().put(key, body, if_absent=if_absent)
-
-
 def test_a_buffer_of_the_usual_size_holds_as_many_whole_batches_as_are_sent_at_once() -> None:
-    store = WaitingStore(4)
+    under_way, are_there, waits = set[str](), threading.Event(), list[bool]()
+
+    def wait_for_four(put: Operation) -> None:
+        under_way.update(put.keys)  # a hedged put is of the same batch
+        if len(under_way) == 4:
+            are_there.set()
+        waits.append(are_there.wait(60))
+
+    store = ScriptedStore(MemoryObjectStore()).on("put", "[!!]*", wait_for_four)  # not our own objects
     topics = orders_on(store, compression="none", batch_ms="60000")
     settings = topics.batches
     value = bytes(10_000)
@@ -187,4 +175,4 @@ def test_a_buffer_of_the_usual_size_holds_as_many_whole_batches_as_are_sent_at_o
         for _ in range(4 * settings.batch_bytes // 10_021):
             producer.send(value)
         assert producer.counts.blocked_sends == 0
-    assert not store.gave_up
+    assert all(waits)

@@ -99,7 +99,8 @@ class ScriptedStore(DelegatingObjectStore):
         store.on(("get", "head"), do=lambda operation: asked.set())      # runs, then goes on
         store.change("now_ms", change=lambda now_ms: now_ms + DAY_MS)    # another answer, or another body
 
-    ``bytes_up`` counts the bytes taken from bodies, ``bytes_down`` those that the caller received.
+    ``bytes_up`` counts the bytes taken from bodies, ``bytes_down`` those that the caller received, and ``closes`` the
+    calls of ``close``, which are no operations.
     """
 
     def __init__(self, inner: ObjectStore, *, conditional_writes: bool | None = None) -> None:
@@ -141,6 +142,7 @@ class ScriptedStore(DelegatingObjectStore):
             self.requests: Counter[OperationName] = Counter()
             self.bytes_up = 0
             self.bytes_down = 0
+            self.closes = 0
 
     def keys_of(self, name: OperationName) -> list[str]:
         """Return the keys of all operations of one name, in call order."""
@@ -239,6 +241,11 @@ class ScriptedStore(DelegatingObjectStore):
         """Count one operation."""
         with self._operation("now_ms") as call:
             return call.changed(call.whole(super().now_ms))
+
+    def close(self) -> None:
+        """Count it."""
+        self.closes += 1
+        super().close()
 
     def versions(self) -> BucketVersions | str:
         """Return versions whose operations this store counts."""
