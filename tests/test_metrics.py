@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Generator, Iterator
@@ -14,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.support.fresh_python import run_fresh
 from tests.support.paths import REPOSITORY
+from tests.support.servers.process import free_port
 from tieredstore import metrics
 from tieredstore.errors import (
     AccessDeniedError,
@@ -236,10 +236,7 @@ def test_counters_and_histograms_are_exported_as_prometheus_s_own() -> None:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return free_port()
 
 
 @pytest.fixture

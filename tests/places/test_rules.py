@@ -58,10 +58,6 @@ def copy_topics(settings: Settings, folder: Path, *topics: str) -> None:
             manager.copy_log_segment_data(segment.to_metadata(Uuid.random(), 1, 1000), segment.files)
 
 
-def logs_under(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)).partition("-")[0] for path in folder.rglob("*.log"))
-
-
 def test_topics_lie_where_rules_send_them_and_one_catalog_has_them_all(folder: Path) -> None:
     settings = rules_settings(folder)
     copy_topics(settings, folder, "customers", "orders", "pii-1", "log-a")

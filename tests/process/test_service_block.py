@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import pytest
 
+from tests.support.servers.process import free_port
 from tests.support.service_process import fetched, within
 from tests.support.waiting import wait_until
 from tieredstore.errors import ConfigError
@@ -48,17 +49,15 @@ def sockets_at(port: int) -> set[str]:
 
 
 def test_a_service_that_has_stopped_leaves_no_thread_and_no_port(threads: Threads) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with within(Service("within", {"idle": idle}, listen=("127.0.0.1", 0))) as service:
-        assert service.endpoint is not None
-        port = service.endpoint.port
+    before, port = signal.getsignal(signal.SIGTERM), free_port()
+    with within(Service("within", {"idle": idle}, listen=("127.0.0.1", port))):
         assert fetched(port, "/readyz")[0] == 200
         assert sockets_at(port)
         assert "tieredstore-within-idle" in threads()
         assert signal.getsignal(signal.SIGTERM) == before
     wait_until(lambda: threads() == set())
     assert sockets_at(port) == set()
-    with socket.create_server(("127.0.0.1", service.endpoint.port)):
+    with socket.create_server(("127.0.0.1", port)):
         pass
 
 

@@ -169,7 +169,7 @@ def test_an_answer_whose_lengths_cannot_be_understood_leaves_no_connection_open(
         try:
             with closing(store_on(server)) as store, pytest.raises(StoreError) as caught:
                 store.get("key", 1, 50)
-            wait_until(lambda: server.open_connections == 0, 20)
+            wait_until(lambda: server.open_connections == 0)
         finally:
             gc.enable()
     assert not caught.value.retryable

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.records.small_segments import MODES, memory_settings, new_metadata, write_segment
+from tests.support.servers.process import free_port
 from tests.support.stores.doubles import FaultyStore
 from tieredstore import metrics
 from tieredstore.backends.base import ObjectStore
@@ -209,9 +209,7 @@ def test_one_limit_is_one_bucket_for_the_process() -> None:
 
 @pytest.mark.slow
 def test_the_exporter_serves_the_metrics_and_stops() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     wrap(MemoryObjectStore(), memory_settings()).put("a", b"1")
     stop = metrics.serve_metrics(port)
     try:

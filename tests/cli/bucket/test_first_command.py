@@ -22,7 +22,7 @@ from tests.support.paths import GOLDEN
 REGION = "eu-north-1"
 SECRET = "a-secret-that-must-not-be-told"
 START_URL = "https://portal.invalid/start"
-LATER = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+LATER = (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
 SIGNED = re.compile(r"Credential=([\w-]+)/\d+/([\w-]+)/s3/")
 
 Environment = Mapping[str, str]

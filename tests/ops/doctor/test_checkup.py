@@ -104,8 +104,10 @@ def patch_store(monkeypatch: pytest.MonkeyPatch, store: ObjectStore) -> None:
 def test_clocks_that_differ(
     seconds: float | None, outcome: Verdict, settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now_ms = None if seconds is None else round((time.time() + seconds) * 1000)
-    patch_store(monkeypatch, ScriptedStore(MemoryObjectStore()).change("now_ms", change=lambda _: now_ms))
+    def now_ms(_: object) -> int | None:
+        return None if seconds is None else round((time.time() + seconds) * 1000)
+
+    patch_store(monkeypatch, ScriptedStore(MemoryObjectStore()).change("now_ms", change=now_ms))
     assert [check.outcome for check in of(settings)["clock"]] == [outcome]
 
 

@@ -23,7 +23,7 @@ class StuckStore(ScriptedStore):
 
         def hang(_: Operation) -> None:
             Path(os.environ["STUCK_MARK"]).touch()
-            time.sleep(5)
+            time.sleep(60)
 
         return cls(FilesystemObjectStore.from_settings(settings)).on("get_into", do=hang)
 
