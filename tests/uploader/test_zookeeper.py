@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
+from tests.support.network.loopback_server import ConnectionServer, relay
 from tests.support.servers.kafka_certificates import issue, make_authority
 from tests.support.servers.process import free_port
 from tests.support.servers.zookeeper import ZooKeeperServer, start_zookeeper, zookeeper_client
@@ -210,50 +209,23 @@ def test_a_setting_that_is_no_list_of_hosts_is_an_error() -> None:
         leadership.led()
 
 
-@contextmanager
-def by_tls(folder: Path, port: int, to_port: int) -> Generator[None]:
-    """Put a TLS server in front of a port. It requires a client's certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "server.pem")
-    context.load_verify_locations(folder / "authority.pem")
-    context.verify_mode = ssl.CERT_REQUIRED
-    opened: list[socket.socket] = []
+class TlsFront(ConnectionServer):
+    """TLS server in front of a port. It requires a client's certificate."""
 
-    def pass_on(source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError, ssl.SSLError):
-            while data := source.recv(65536):
-                target.sendall(data)
-        for end in (source, target):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+    def __init__(self, folder: Path, port: int, to_port: int) -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(folder / "server.pem")
+        self._context.load_verify_locations(folder / "authority.pem")
+        self._context.verify_mode = ssl.CERT_REQUIRED
+        self._to = "127.0.0.1", to_port
+        super().__init__(port)
 
-    def accept() -> None:
-        while True:
-            try:
-                plain, _ = listener.accept()
-            except OSError:
-                return
-            opened.append(plain)
-            try:
-                client = context.wrap_socket(plain, server_side=True)
-            except (OSError, ssl.SSLError):
-                plain.close()
-                continue
-            server = socket.create_connection(("127.0.0.1", to_port))
-            opened.extend((client, server))
-            for ends in ((client, server), (server, client)):
-                threading.Thread(target=pass_on, args=ends, daemon=True).start()
-
-    with socket.create_server(("127.0.0.1", port)) as listener:
-        accepting = threading.Thread(target=accept, daemon=True)
-        accepting.start()
-        try:
-            yield
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            accepting.join(30)
-            for connection in opened:
-                connection.close()
+    def serve(self, connection: socket.socket) -> None:
+        with (
+            self._context.wrap_socket(connection, server_side=True) as client,
+            socket.create_connection(self._to) as server,
+        ):
+            relay(client, server)
 
 
 def test_the_brokers_own_names_of_tls_are_honoured(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
@@ -273,7 +245,7 @@ def test_the_brokers_own_names_of_tls_are_honoured(zookeeper: ZooKeeperServer, t
     assert tls == {**CHECKED, **{name: f"{tmp_path}/{file}" for name, file in files.items()}}
     hosts = zookeeper.chroot()
     front, _, chroot = hosts.partition("/")
-    with zookeeper_client(hosts) as client, by_tls(tmp_path, port, int(front.rpartition(":")[2])):
+    with zookeeper_client(hosts) as client, TlsFront(tmp_path, port, int(front.rpartition(":")[2])):
         Cluster(client).lead(ONE, 1)
         with leadership_of(f"{environment.zookeeper}/{chroot}", tls=tls) as leadership:
             leadership.watch([ONE])

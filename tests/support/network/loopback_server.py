@@ -94,3 +94,22 @@ class ConnectionServer(RunningServer, ABC):
     @abstractmethod
     def serve(self, connection: socket.socket) -> None:
         """Serve one client. The caller closes the connection."""
+
+
+def relay(client: socket.socket, server: socket.socket, *, pause: Callable[[], object] = lambda: None) -> None:
+    """Pass bytes in both directions until both ends have ended. Call ``pause`` before anything is passed on."""
+
+    def pump(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError, ValueError):  # ssl raises ValueError if the other direction has just ended
+            while data := source.recv(1 << 16):
+                pause()
+                sink.sendall(data)
+        pause()
+        for end in (source, sink):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    there = threading.Thread(target=pump, args=(client, server))
+    there.start()
+    pump(server, client)
+    there.join()

@@ -14,13 +14,11 @@ from types import TracebackType
 from urllib.parse import urlsplit
 
 from tests.support.cli.forked_commands import ForkedCommands, Running
-from tests.support.network.loopback_server import ConnectionServer
+from tests.support.network.loopback_server import ConnectionServer, relay
 from tests.support.pubsub.pubsub_brokers import LONG_S, PacketClient
 from tests.support.servers.process import free_port
 from tests.support.servers.s3_server import REGION, S3Server
 from tieredstore.pubsub.format.packets import MetadataAnswer, MetadataRequest
-
-_PIECE = 1 << 16
 
 
 class CutProxy(ConnectionServer):
@@ -52,20 +50,7 @@ class CutProxy(ConnectionServer):
         """Pass on what the client and the server send."""
         with suppress(OSError), socket.create_connection(self.upstream, 30) as upstream:
             upstream.settimeout(None)
-            there = threading.Thread(target=self._pump, args=(connection, upstream))
-            there.start()
-            self._pump(upstream, connection)
-            there.join()
-
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(_PIECE):
-                self.flows.wait()
-                sink.sendall(data)
-        self.flows.wait()
-        for end in (source, sink):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+            relay(connection, upstream, pause=self.flows.wait)
 
 
 _MODULES = (
