@@ -62,6 +62,17 @@ def damage(disk: BrokerDisk, base: int) -> None:
     log.write_bytes(raw)
 
 
+def replicas_with_hole(
+    folder: Path, store: MemoryObjectStore, *, lead_at: int | None = None
+) -> tuple[BrokerDisk, BrokerDisk]:
+    """Return two disks with the same records, after the leader has shipped all of them but a damaged segment."""
+    leader, follower = replicas(folder, lead_at=lead_at)
+    damage(leader, 10)
+    run_once(leader.log_dir, store)
+    assert holes_of(store) == [(10, 19)]
+    return leader, follower
+
+
 def fill(disk: BrokerDisk, store: ObjectStore) -> None:
     run_once(disk.log_dir, store, leadership=FOLLOWER, broker_id="2")
 
@@ -69,10 +80,7 @@ def fill(disk: BrokerDisk, store: ObjectStore) -> None:
 def test_a_replica_that_leads_nothing_fills_what_the_leader_could_not_read(
     tmp_path: Path, store: MemoryObjectStore
 ) -> None:
-    leader, follower = replicas(tmp_path)
-    damage(leader, 10)
-    run_once(leader.log_dir, store)
-    assert holes_of(store) == [(10, 19)]
+    leader, follower = replicas_with_hole(tmp_path, store)
     assert extents(store) == [(0, 9), (20, 29)]
     before = watermark_of(store)
     fill(follower, store)
@@ -121,10 +129,7 @@ def test_what_only_a_part_of_is_here_is_filled_in_part(tmp_path: Path, store: Me
 def test_a_segment_that_may_have_other_records_fills_no_hole(
     tmp_path: Path, store: MemoryObjectStore, kind: str
 ) -> None:
-    leader, follower = replicas(tmp_path, lead_at=1)
-    damage(leader, 10)
-    run_once(leader.log_dir, store)
-    assert holes_of(store) == [(10, 19)]
+    _, follower = replicas_with_hole(tmp_path, store, lead_at=1)
     if kind in ("older leader", "other records"):
         shutil.rmtree(follower.log_dir)
         follower = BrokerDisk(tmp_path / "follower", segments=1)
@@ -147,10 +152,8 @@ def test_a_segment_that_may_have_other_records_fills_no_hole(
 
 
 def test_two_replicas_that_fill_at_once_do_no_harm(tmp_path: Path, store: MemoryObjectStore) -> None:
-    leader, follower = replicas(tmp_path)
+    _, follower = replicas_with_hole(tmp_path, store)
     third = BrokerDisk(tmp_path / "third", segments=4)
-    damage(leader, 10)
-    run_once(leader.log_dir, store)
     sweep = OperationSweep(copies_of(store), partial(fill, follower))
     for _, inner, meeting in sweep.sleep(partial(fill, third)):
         fill(follower, meeting)
@@ -161,9 +164,7 @@ def test_two_replicas_that_fill_at_once_do_no_harm(tmp_path: Path, store: Memory
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_each_operation_of_filling_may_fail(tmp_path: Path, store: MemoryObjectStore, moment: Moment) -> None:
-    leader, follower = replicas(tmp_path)
-    damage(leader, 10)
-    run_once(leader.log_dir, store)
+    _, follower = replicas_with_hole(tmp_path, store)
     for _, inner, faulty in OperationSweep(copies_of(store), partial(fill, follower)).fail(moment):
         fill(follower, faulty)
         fill(follower, inner)
@@ -204,9 +205,7 @@ def test_nothing_is_read_of_a_store_without_holes(tmp_path: Path) -> None:
 def test_a_hole_whose_mark_was_lost_is_marked_again_when_its_leader_starts(
     tmp_path: Path, store: MemoryObjectStore
 ) -> None:
-    leader, follower = replicas(tmp_path)
-    damage(leader, 10)
-    run_once(leader.log_dir, store)
+    leader, follower = replicas_with_hole(tmp_path, store)
     store.delete([hole_key("", PARTITION)])
     fill(follower, store)
     assert holes_of(store) == [(10, 19)]
@@ -240,9 +239,7 @@ def test_a_running_leader_marks_its_hole_again_and_is_not_ready_before_it_is_fil
 def test_a_hole_recorded_while_another_replica_removes_the_mark_stays_marked(
     tmp_path: Path, store: MemoryObjectStore, moment: Moment
 ) -> None:
-    leader, follower = replicas(tmp_path)
-    damage(leader, 10)
-    run_once(leader.log_dir, store)
+    leader, follower = replicas_with_hole(tmp_path, store)
     leader.grow()
     damage(leader, 30)
     leader.grow()
@@ -421,9 +418,7 @@ def test_files_of_a_log_that_has_changed_since_it_was_listed_fill_no_hole(
     """Since the follower's uploader listed the folder, the broker has truncated the log, and a leader of a later epoch
     has written other records. Or the topic was created again.
     """
-    leader, follower = replicas(tmp_path)
-    damage(leader, 10)
-    run_once(leader.log_dir, store)
+    _, follower = replicas_with_hole(tmp_path, store)
     with uploader_of(follower.log_dir, store, leadership=FOLLOWER, broker_id="2") as uploader:
         uploader.ask_leadership()
         uploader.sweep()
@@ -472,9 +467,7 @@ def test_a_hole_is_not_filled_by_the_segment_before_a_missed_one(
 def test_a_disk_that_fails_for_a_while_fills_the_hole_later(
     tmp_path: Path, store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leader, follower = replicas(tmp_path)
-    damage(leader, 10)
-    run_once(leader.log_dir, store)
+    _, follower = replicas_with_hole(tmp_path, store)
     is_failing = [True]
 
     def scan(descriptor: int, size: int, base: int, name: str, *, check_crcs: bool = False) -> LogSummary:

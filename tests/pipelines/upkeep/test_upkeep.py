@@ -25,7 +25,7 @@ from tests.support.pipelines.pipeline_runs import (
 )
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import FaultyStore, Moment, Operation, ScriptedStore
-from tests.support.stores.operation_sweep import Killed, OperationSweep
+from tests.support.stores.operation_sweep import Killed, OperationSweep, copies_of
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CommitLogCorruptError, ConfigError, FencedError, PreparedGoneError, TieredStoreError
@@ -127,15 +127,13 @@ def test_messages_that_are_still_bad_stay_in_quarantine_with_their_reason(
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_redriving_may_fail_at_each_operation(topic: StoredTopic, moment: Moment) -> None:
-    def prepared() -> ObjectStore:
-        inner = MemoryObjectStore()
-        run_once(topic, inner, STRICT)
-        return inner
+    before = MemoryObjectStore()
+    run_once(topic, before, STRICT)
 
     def work(inner: ObjectStore) -> None:
         refile(topic, inner, LENIENT)
 
-    check_each_failure(prepared, work, moment)
+    check_each_failure(copies_of(before), work, moment)
 
 
 def test_redriven_files_that_the_store_dropped_are_written_again(topic: StoredTopic, store: ObjectStore) -> None:
@@ -191,11 +189,9 @@ def test_bad_messages_of_generations_that_were_taken_over_are_filed_by_the_next(
 
 @pytest.mark.parametrize("moment", ["before", pytest.param("during", marks=pytest.mark.soak), "after"])
 def test_redriving_what_was_taken_over_may_fail_at_each_operation(topic: StoredTopic, moment: Moment) -> None:
-    def prepared() -> ObjectStore:
-        inner = MemoryObjectStore()
-        run_once(topic, inner, STRICT)
-        take_over(topic, inner)
-        return inner
+    before = MemoryObjectStore()
+    run_once(topic, before, STRICT)
+    take_over(topic, before)
 
     def work(inner: ObjectStore) -> None:
         refile(topic, inner, NEXT)
@@ -203,20 +199,17 @@ def test_redriving_what_was_taken_over_may_fail_at_each_operation(topic: StoredT
         assert aside(inner) == []
         assert list(verify_output(NEXT, inner)) == []
 
-    check_each_failure(prepared, work, moment)
+    check_each_failure(copies_of(before), work, moment)
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_who_redrives_what_was_taken_over_may_die_at_each_operation(
     topic: StoredTopic, moment: Literal["before", "after"]
 ) -> None:
-    def prepared() -> ObjectStore:
-        inner = MemoryObjectStore()
-        run_once(topic, inner, STRICT)
-        take_over(topic, inner)
-        return inner
-
-    for _, inner, store in OperationSweep(prepared, lambda store: refile(topic, store, NEXT)).die(moment):
+    before = MemoryObjectStore()
+    run_once(topic, before, STRICT)
+    take_over(topic, before)
+    for _, inner, store in OperationSweep(copies_of(before), lambda store: refile(topic, store, NEXT)).die(moment):
         with pytest.raises(Killed):
             refile(topic, store, NEXT)
         assert len(listed_offsets(inner)) == len(set(listed_offsets(inner)))
@@ -285,12 +278,9 @@ def test_a_generation_goes_on_where_another_is_sealed(topic: StoredTopic, store:
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_taking_over_may_die_at_each_operation(topic: StoredTopic, moment: Literal["before", "after"]) -> None:
-    def prepared() -> ObjectStore:
-        inner = MemoryObjectStore()
-        run_once(topic, inner, SMALL)
-        return inner
-
-    for _, inner, store in OperationSweep(prepared, lambda store: take_over(topic, store)).die(moment):
+    before = MemoryObjectStore()
+    run_once(topic, before, SMALL)
+    for _, inner, store in OperationSweep(copies_of(before), lambda store: take_over(topic, store)).die(moment):
         with pytest.raises(Killed):
             take_over(topic, store)
         take_over(topic, inner)
@@ -319,15 +309,13 @@ def test_a_dropped_generation_is_gone_for_good_and_nothing_else_is(topic: Stored
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_dropping_may_fail_at_each_operation(topic: StoredTopic, moment: Moment) -> None:
-    def prepared() -> ObjectStore:
-        inner = MemoryObjectStore()
-        run_once(topic, inner, SMALL)
-        return inner
+    before = MemoryObjectStore()
+    run_once(topic, before, SMALL)
 
     def work(inner: ObjectStore) -> None:
         list(drop_generation(SMALL, inner, dry_run=False))
 
-    check_each_failure(prepared, work, moment)
+    check_each_failure(copies_of(before), work, moment)
 
 
 def test_what_is_committed_never_appears_once_it_is_dropped(topic: StoredTopic, store: ObjectStore) -> None:

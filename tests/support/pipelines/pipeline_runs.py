@@ -54,7 +54,7 @@ def last_entry(pipeline: Pipeline, store: ObjectStore) -> Entry:
     return log.entry(log.read().written)
 
 
-def commit_unpublished(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> tuple[OutputFile, ...]:
+def commit_unpublished(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> list[OutputFile]:
     """Commit a batch whose files the store fails to publish, and return the files."""
     with pytest.raises(StoreUnavailableError):
         run_once(topic, FaultyStore(store, lambda operation: operation.name == "publish"), pipeline)
