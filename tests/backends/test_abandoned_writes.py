@@ -17,11 +17,11 @@ from tests.support.servers.s3_server import S3Server
 from tests.support.stores.clouds import AZURE_KEYS, LARGE, PART, make_azure, make_container, make_gcs
 from tests.support.stores.doubles import CountingStore, DelegatingObjectStore, FaultyStore, LatencyStore, Moment
 from tests.support.stores.s3_stores import impatient_store, options_for
+from tests.support.stores.stepped_actors import AgingStore, WorldClock
 from tieredstore.backends.base import (
     AbandonedWrite,
     DelegatingStore,
     ObjectStore,
-    Prepared,
     StoreAdmin,
     admin_of,
     find_abandoned_writes,
@@ -35,23 +35,12 @@ from tieredstore.errors import ConfigError, InvalidKeyError, StoreUnavailableErr
 LEFT = AbandonedWrite("object", 5, 1000, "id")
 
 
-class Leaving(MemoryObjectStore):
+class Leaving(AgingStore):
     """A store that has one abandoned write until that is discarded, and answers only small reads of its objects."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.left = [LEFT]
-
-    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
-        return (write for write in list(self.left) if write.key.startswith(prefix))
-
-    def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        there = write in self.left
-        self.left = [other for other in self.left if other != write]
-        return there
-
-    def now_ms(self) -> int:
-        return 1234
+        super().__init__(WorldClock())
+        self.abandoned = [LEFT]
 
     def kept_after_delete(self) -> list[str]:
         return ["versions"]
@@ -90,7 +79,7 @@ def test_every_wrapper_passes_the_whole_contract_on(wrap: Callable[[ObjectStore]
     assert store.get_small("object", 5) == b"small"
     assert store.get_small("object", 4) is None
     assert store.get_small_batch(["object", "other"], 5) == [b"small", b"small"]
-    assert admin_of(store).now_ms() == 1234
+    assert admin_of(store).now_ms() == WorldClock().now_ms
     assert list(admin_of(store).kept_after_delete()) == ["versions"]
     assert admin_of(store).rules_on("prefix/") == ["rule prefix/"]
     assert admin_of(store).caller() == "somebody"
