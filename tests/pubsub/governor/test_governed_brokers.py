@@ -5,7 +5,6 @@ loss or duplicates.
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import random
@@ -31,9 +30,6 @@ from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
 from tieredstore.pubsub.produce.futures import UNREPORTED, RecordPlace
 from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.topics import Topics
-
-# A broker killed while clients connect may leave an open connection, of which the garbage collector warns.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 class Link(ScriptedStore):
@@ -173,8 +169,6 @@ def three(topics: Topics, coordinator: Coordinator) -> Generator[list[Member]]:
     finally:
         for member in members:
             member.kill()
-        # Collect connections that killed brokers left open, so that Python warns of them now, not in the next test.
-        gc.collect()
 
 
 def orders() -> Topics:

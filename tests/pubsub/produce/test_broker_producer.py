@@ -141,8 +141,6 @@ def test_a_redirect_leads_to_the_broker_that_has_the_topic() -> None:
     assert read_values(topics, 2) == [b"0", b"1"]
 
 
-# A broker killed while clients connect may leave an open connection, of which the garbage collector warns.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_brokers_that_are_lost_under_load_lose_nothing_that_was_acknowledged() -> None:
     topics = fresh(message_bytes="1024", compression="none")
     sent: dict[Future[RecordPlace], bytes] = {}
