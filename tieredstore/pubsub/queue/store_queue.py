@@ -326,8 +326,9 @@ class _StoredPartition:
             return other is not None and other.mark == entry.mark
         return True
 
-    def read_entry(self, number: int, place: int) -> list[QueuedNotification] | None:
-        """Return an entry's notifications from ``place`` on; None if the entry does not exist."""
+    def read_entry(self, offset: int) -> list[QueuedNotification] | None:
+        """Return the notifications of one entry from ``offset`` on; None if the entry does not exist."""
+        number, place = divmod(offset, ENTRY_NOTIFICATIONS)
         entry = self._entry(number)
         if entry is None:
             return None
@@ -496,34 +497,30 @@ class _EntryCursor(QueueCursor):
     def __init__(self, queue: StoreQueue, partition: int, offset: int) -> None:
         super().__init__(queue, partition, offset)
         self._entries = queue.at(partition)
-        self._number, self._place = divmod(offset, ENTRY_NOTIFICATIONS)
         self._misses = 0
         self._is_new = True
 
     def read(self) -> list[QueuedNotification]:
         is_asking_start = self._misses % _ASK_START_EVERY == 0
         if not self._misses or not is_asking_start:
-            # If the reader's place is after the entry's last notification, go on to the next entry.
-            while (found := self._entries.read_entry(self._number, self._place)) is not None:
-                self._number, self._place, self._misses = self._number + 1, 0, 0
-                self._is_new = False
-                if found:
-                    self.offset = found[-1].next_offset
+            while (found := self._entries.read_entry(self.offset)) is not None:
+                self.offset += ENTRY_NOTIFICATIONS - self.offset % ENTRY_NOTIFICATIONS  # the next entry
+                self._misses, self._is_new = 0, False
+                if found:  # otherwise, the offset was after the entry's last notification
                     return found
-        at = self._number * ENTRY_NOTIFICATIONS + self._place
         if is_asking_start:
-            self._entries.check_not_freed(at)
+            self._entries.check_not_freed(self.offset)
         if (self._is_new and not self._misses) or self._misses == _ASK_START_EVERY:
             # List later entries only once until a new entry arrives, because a listing costs more than a GET.
             self.check_end()
         if is_asking_start and (self._is_new or self._misses):
-            self._entries.check_reached(at)
+            self._entries.check_reached(self.offset)
         self._misses += 1
         return []
 
     def check_end(self) -> None:
         """Raise DataLossError if the next entry is missing, but later entries exist."""
-        self._entries.check_present(self._number)
+        self._entries.check_present(self.offset // ENTRY_NOTIFICATIONS)
 
 
 def _parse_entry(raw: bytes, key: str) -> _Entry:
