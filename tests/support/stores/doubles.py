@@ -381,6 +381,11 @@ class LateStore(ScriptedStore):
             self._late = write
             raise self._error
 
+    @property
+    def is_late(self) -> bool:
+        """True if a write has been delayed."""
+        return self._late is not None
+
     def land(self, store: ObjectStore | None = None) -> None:
         """Execute the late write in ``inner``, or in another store. It has no effect if its condition fails."""
         assert self._late is not None
