@@ -109,6 +109,17 @@ def test_a_new_writer_puts_no_entry_in_the_place_of_a_lost_one(gone: int) -> Non
     assert [entry.raw for entry in cursor.read()] == [b"new"]
 
 
+def test_a_new_writer_whose_listing_fails_puts_no_entry_in_the_place_of_a_lost_one() -> None:
+    store = ScriptedStore(MemoryObjectStore())
+    queue = queue_on(orders_on(store))
+    for number in range(3):
+        queue.append(0, [b"%d" % number], soon())
+    store.delete([f"{QUEUE}{1:020}"])
+    store.on("list", do=StoreUnavailableError("slow down"), times=1)
+    writer = StoreQueue(topics_on(store).folder, "orders", lambda: 1, sleep=lambda _: None)
+    assert writer.append(0, [b"new"], soon()) == [3 * 256]
+
+
 @pytest.mark.parametrize("end", [9_999, 12_004])
 def test_a_new_writer_of_a_long_queue_lists_little_of_it(end: int) -> None:
     """Azure lists a prefix from its beginning."""

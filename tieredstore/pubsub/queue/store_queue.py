@@ -453,7 +453,7 @@ class _StoredPartition:
         the next thousands, because a listing on Azure begins at its prefix, and a queue may have millions of entries.
         """
         number = self._search_free(least)
-        with contextlib.suppress(TieredStoreError):  # a writer's credentials may not allow listings
+        with contextlib.suppress(AccessDeniedError):  # a writer's credentials may not allow listings
             while (last := self._last_listed(number, is_near=number > least)) is not None:
                 number = self._search_free(last + 1)
         return number
