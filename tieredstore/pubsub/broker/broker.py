@@ -127,7 +127,6 @@ class Broker:
         self._is_ending = False
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._all_gone = asyncio.Event()
         self._asked_s = 0.0  # time at which a client was last redirected or asked for metadata
         self._forget_counts = BROKERS.add(lambda: asdict(self.counts) | self._levels())
 
@@ -204,10 +203,7 @@ class Broker:
                 await self._processors.drain()
         for connection in list(self._connections):
             connection.close()
-        if self._connections:
-            self._all_gone.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._all_gone.wait(), _LAST_WORDS_S)
+        await _wait_until(lambda: not self._connections, asyncio.get_running_loop().time() + _LAST_WORDS_S)
         await self.abandon()
 
     async def abandon(self) -> None:
@@ -250,8 +246,6 @@ class Broker:
         self._connections.discard(connection)
         if self.handshakes is not None:
             self.handshakes.release(connection)
-        if not self._connections:
-            self._all_gone.set()
 
     def request(self, connection: Connection, frame: memoryview, held: int) -> None:
         """Handle one request. In every outcome, release the request's ``held`` bytes in the broker's buffer. ``frame``
