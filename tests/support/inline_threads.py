@@ -18,13 +18,18 @@ def inline_threads() -> Generator[None]:
 
     def submit(pool: ThreadPool, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()
-        try:
-            future.set_result(partial(fn, *args, **kwargs)())
-        except BaseException as error:  # noqa: BLE001  a future carries any error
-            future.set_exception(error)
+        run_task(future, partial(fn, *args, **kwargs))
         return future
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ThreadPool, "submit", submit)
         yield
+
+
+def run_task(future: Future[Any], work: Callable[[], Any]) -> None:
+    """Run the work of a future, unless it was cancelled."""
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001  a future carries any error
+            future.set_exception(error)

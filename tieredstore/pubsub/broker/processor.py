@@ -133,7 +133,7 @@ class TopicProcessor:
         self._usual_size = _LEAST_MEMORY
         self._open: dict[int | None, _OpenBatch] = {}  # by read partition, or None for all
         self._held: dict[bytes, _Held] = {}
-        self._stored = StoredHeaders()
+        self._stored = StoredHeaders(monotonic=self._loop.time)
         # Requests without records, in order, that no notification lists yet.
         self._empty: dict[ProducerRequest, None] = {}
         self._under_way = 0  # number of batches that are being written
@@ -182,7 +182,9 @@ class TopicProcessor:
             await self.is_idle.wait()
 
     def close(self) -> None:
-        """Begin no more writes."""
+        """Begin no more writes, and drop the open batches."""
+        while self._open:
+            self._open.popitem()[1].timer.cancel()
         self._writer.close()
 
     def _lane(self, header: MessageHeader) -> int | None:

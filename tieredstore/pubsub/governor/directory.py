@@ -139,9 +139,9 @@ class StoreTopics(TopicSource):
 class Directory:
     """The topics that were read last. ``refresh`` and ``look`` send requests, so brokers call them on a thread."""
 
-    def __init__(self, *sources: TopicSource) -> None:
+    def __init__(self, *sources: TopicSource, monotonic: Callable[[], float] = time.monotonic) -> None:
         """If several ``sources`` have a topic of the same name, use the topic of the first of these sources."""
-        self._sources = sources
+        self._sources, self._monotonic = sources, monotonic
         self._known: dict[str, KnownTopic] = {}
         self._unknown: dict[str, float] = {}
         self._once = LogOnce(_logger)
@@ -176,7 +176,7 @@ class Directory:
             # Limit the memory, because clients may ask for any number of names that do not exist.
             if len(self._unknown) >= _MOST_UNKNOWN:
                 self._unknown.clear()
-            self._unknown[name] = time.monotonic() + _UNKNOWN_S
+            self._unknown[name] = self._monotonic() + _UNKNOWN_S
             return None
         self._known |= {name: known}
         return known
@@ -192,7 +192,7 @@ class Directory:
 
     def is_unknown(self, name: str) -> bool:
         """Return True if a recent lookup found no topic of this name."""
-        return self._unknown.get(name, 0.0) > time.monotonic()
+        return self._unknown.get(name, 0.0) > self._monotonic()
 
     def has_looked(self, name: str) -> bool:
         """Return True if the topic is known, or a recent lookup found no such topic."""
