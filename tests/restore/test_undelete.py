@@ -26,6 +26,7 @@ from tieredstore.backends.base import ObjectStore, ObjectVersion
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.catalog.listing import Scope
+from tieredstore.config import settings_from
 from tieredstore.errors import (
     AccessDeniedError,
     ConfigError,
@@ -39,7 +40,9 @@ from tieredstore.model import Uuid
 from tieredstore.ops import steps
 from tieredstore.ops.garbage.collection import GarbageCollection
 from tieredstore.ops.garbage.holds import LOOK_AGAIN_S, LegalHold, list_holds, place_hold, release_hold
+from tieredstore.places.endpoints import Endpoint, RulesProvider
 from tieredstore.places.opening import place_store
+from tieredstore.places.routed import Place, RoutedStore
 from tieredstore.restore.undelete import DeletionTimes, plan_undelete
 
 HOUR_MS = 3_600_000
@@ -341,6 +344,18 @@ def test_nothing_left_is_an_error_and_says_why(minio: S3Server) -> None:
         pytest.raises(ResourceNotFoundError, match="versioning is off in the bucket, so deleted objects are gone"),
     ):
         undelete(store)
+
+
+def test_a_topic_comes_back_at_its_place_alone() -> None:
+    """An earlier place of the topic has other deleted segments, or no versions."""
+    rules = {"endpoint.rules": "moved", "endpoint.rules.moved.topics": "events", "endpoint.rules.moved.prefix": "x/"}
+    settings = settings_from({"storage.backend.class": "memory", "chunk.size": "64", **rules})
+    for topic, before in (("event*", deleted()), ("events", MemoryObjectStore())):
+        now = Place(Endpoint(prefix="x/"), deleted(), "")
+        store = RoutedStore([Place(Endpoint(), before, ""), now], RulesProvider(settings))
+        assert rows_of(undelete(store, topic)) == ALL
+        assert content(now.store) == content(stored())
+        assert content(before) == {}
 
 
 def test_a_store_without_versions_refuses_in_a_sentence() -> None:

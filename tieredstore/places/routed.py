@@ -50,10 +50,12 @@ class Place:
     is_own_store: bool = False
 
 
-def places_of(store: ObjectStore, prefix: str) -> tuple[Place, ...]:
-    """Return the places of ``store``, beginning with the settings' own place. If the store is not routed, it is the
-    only place."""
-    return store.places if isinstance(store, RoutedStore) else (Place(Endpoint(), store, prefix),)
+def places_of(store: ObjectStore, prefix: str, topic: str | None = None) -> tuple[Place, ...]:
+    """Return the places of ``store``, beginning with the settings' own place; with ``topic``, only the topic's place.
+    If the store is not routed, it is the only place."""
+    if not isinstance(store, RoutedStore):
+        return (Place(Endpoint(), store, prefix),)
+    return store.places if topic is None else (store.place_of_topic(topic),)
 
 
 class RoutedStore(DelegatingStore):
@@ -69,7 +71,7 @@ class RoutedStore(DelegatingStore):
         self.places: tuple[Place, ...] = tuple(places)
         self._provider = provider
         self._by_endpoint = {place.endpoint: place for place in self.places}
-        self._place_of_topic = lru_cache(_MOST_TOPICS)(self._ask_place)
+        self.place_of_topic: Callable[[str], Place] = lru_cache(_MOST_TOPICS)(self._ask_place)
         self._told: set[str] = set()
 
     def __reduce__(self) -> tuple[Callable[..., RoutedStore], tuple[tuple[Place, ...], EndpointProvider]]:
@@ -225,7 +227,7 @@ class RoutedStore(DelegatingStore):
 
     def _place(self, key: str) -> Place:
         topic = self._where(key)
-        return self.places[0] if topic is None else self._place_of_topic(topic)
+        return self.places[0] if topic is None else self.place_of_topic(topic)
 
     def _ask_place(self, topic: str) -> Place:
         endpoint = self._provider.endpoint(topic)

@@ -19,6 +19,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.api.outcomes import Outcome, Plan, Status
@@ -85,11 +86,16 @@ def plan_undelete(store: ObjectStore, prefix: str, scopes: Scopes, times: Deleti
     """
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
-        places = [_Place.of(place.store, place.prefix) for place in places_of(store, prefix)]
-        found = [(place, list(place.segments(scopes))) for place in places]
+        named = (places_of(store, prefix, None if is_glob(topic) else topic) for topic in scopes.topics)
+        places = {each: _Place.of(each.store, each.prefix) for each in chain.from_iterable(named)}
+        # Leave out segments at an earlier place of their topic, because readers do not look there.
+        found = [
+            (place, [one for one in place.segments(scopes) if each in places_of(store, prefix, one.where.topic)])
+            for each, place in places.items()
+        ]
         everything = [one for _, segments in found for one in segments]
         if not everything:
-            raise _nothing_left(places, scopes)
+            raise _nothing_left(places.values(), scopes)
         yield from _other_lives(everything, times)
         topics = dict.fromkeys(one.where.topic for one in everything if one.is_chosen(times) and not one.missing)
         for topic in topics:
@@ -317,7 +323,7 @@ def _hold(store: ObjectStore, prefix: str, topic: str, *, dry_run: bool) -> Outc
     return outcome
 
 
-def _nothing_left(places: Sequence[_Place], scopes: Scopes) -> ResourceNotFoundError:
+def _nothing_left(places: Iterable[_Place], scopes: Scopes) -> ResourceNotFoundError:
     obstacles = dict.fromkeys(filter(None, (place.versions.obstacle() for place in places)))
     why = (
         "; ".join(obstacles)
