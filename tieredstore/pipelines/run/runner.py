@@ -117,7 +117,7 @@ class Runner(Closing):
     def write_available(self) -> Iterator[Entry]:
         """Write all available records in batches, without the checks of ``run_once``."""
         snapshot = self.begin()
-        while windows := self._find_due(snapshot, is_last=True):
+        while windows := self._planner.find_due(snapshot, self.driver.log.state.positions, is_last=True):
             yield from self._write_batch(snapshot, windows)
 
     def renew(self) -> None:
@@ -208,7 +208,8 @@ class Runner(Closing):
         self.refuse_backfill()
         snapshot = self._last or self.begin()
         try:
-            entries = [*self._write_batch(snapshot, self._find_due(snapshot, is_last=self._last is not None))]
+            windows = self._planner.find_due(snapshot, self.driver.log.state.positions, is_last=self._last is not None)
+            entries = [*self._write_batch(snapshot, windows)]
         except UNREADABLE:
             if self._last is not None or not self.driver.is_complete:
                 raise
@@ -336,9 +337,6 @@ class Runner(Closing):
         """
         if self._has_begun:
             self.driver.resume()
-
-    def _find_due(self, snapshot: LogSnapshot, *, is_last: bool) -> list[BatchWindow]:
-        return self._planner.find_due(snapshot, self.driver.log.state.positions, is_last=is_last)
 
     def _write_batch(self, snapshot: LogSnapshot, windows: Sequence[BatchWindow]) -> Iterator[Entry]:
         """Write and commit offset windows up to the first unreadable offset. If there are none, raise the error about
