@@ -80,7 +80,7 @@ def _serve_broker(pipe: Connection) -> None:
         await broker.start()
         pipe.send(broker.address.port)
         await asyncio.get_running_loop().run_in_executor(None, _answer_usage, pipe)
-        broker.abandon()
+        await broker.abandon()
 
     asyncio.run(serve())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -285,6 +285,13 @@ def test_a_broker_that_has_caught_up_makes_no_gap_a_loss(bucket: Bucket) -> None
         taken(bucket, Broker(0, 55, 3), before=taken(bucket, Broker(0, 95, 3)))
 
 
+def stored_offsets(bucket: Bucket, log: PartitionLog) -> Iterator[int]:
+    """Read the bucket's part of the log, and yield the offsets of its records."""
+    query = LogQuery(Subscribe(("orders",)), on_data_loss="report")
+    for batch in TopicReader(lambda: bucket.manager, query).read(log, log.earliest, log.seam):
+        yield from int64_values(batch, "offset")
+
+
 @pytest.mark.parametrize("missing", [(1,), (2,), (1, 2)])
 @pytest.mark.parametrize("first", [0, 7, 12, 20])
 def test_no_offset_of_the_broker_is_lost_to_a_gap_and_a_transaction(
@@ -310,10 +317,7 @@ def test_no_offset_of_the_broker_is_lost_to_a_gap_and_a_transaction(
             for start in range(26):
                 end = 25 if last is not None else max(start, first)
                 log = taken(bucket, Broker(start, end, 0), isolation="read_committed").logs[ORDERS]
-                query = LogQuery(Subscribe(("orders",)), on_data_loss="report")
-                stored = TopicReader(lambda manager=bucket.manager: manager, query).read(log, log.earliest, log.seam)
-                offsets = {offset for batch in stored for offset in int64_values(batch, "offset")}
-                offsets |= {*range(max(start, log.seam), end)}
+                offsets = {*stored_offsets(bucket, log), *range(max(start, log.seam), end)}
                 copied = {at for at in range(min(first, start)) if at // 5 not in missing}
                 records = {*copied, *range(start, end)} - {last}
                 case = last, start, extent(log)
