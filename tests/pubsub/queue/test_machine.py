@@ -48,7 +48,7 @@ class Work(NamedTuple):
     """Work of a process, and its trouble at a ``moment`` of the operation that comes ``after`` so many others."""
 
     what: What
-    count: int
+    size: int
     trouble: Trouble
     after: int
     moment: Moment
@@ -58,7 +58,7 @@ class Work(NamedTuple):
 WORK: Final = st.builds(
     Work,
     what=st.sampled_from(["append", "append", "append once", "free", "read"]),
-    count=st.integers(1, ALL),
+    size=st.integers(1, ALL),
     trouble=st.sampled_from(["none", "fail", "stay away", "die", "be late", "sleep"]),
     after=st.sampled_from([0, 0, 1, 1, 2, 2, 3, 4, 5, 6, 8]),
     moment=st.sampled_from(["before", "during", "after"]),
@@ -173,21 +173,21 @@ class QueueMachine(RuleBasedStateMachine):
         return tuple(f"{name} {self.made}.{index}".encode() for index in range(count))
 
     def append(self, process: Process, work: Work) -> None:
-        entry, end = self._new_entry("entry", work.count), self.end
+        entry, end = self._new_entry("entry", work.size), self.end
         offsets = process.queue.append(0, entry, self._deadline(work))
         self._acknowledge(entry, offsets, end * ENTRY_NOTIFICATIONS)
 
     def append_once(self, process: Process, work: Work) -> None:
         """Append one of three entries, which may have been appended before."""
-        if work.count not in self.once:
-            self.once[work.count] = self.end * ENTRY_NOTIFICATIONS, self._new_entry("once", work.count)
-        since, entry = self.once[work.count]
+        if work.size not in self.once:
+            self.once[work.size] = self.end * ENTRY_NOTIFICATIONS, self._new_entry("once", work.size)
+        since, entry = self.once[work.size]
         try:
             offsets = process.queue.append_once(0, entry, entry[0].decode(), since, self._deadline(work))
         except DataLossError:
             self.look()
             assert since < self.start * ENTRY_NOTIFICATIONS
-            self.once.pop(work.count, None)  # the next time, append another entry
+            self.once.pop(work.size, None)  # the next time, append another entry
         else:
             self._acknowledge(entry, offsets, since)
 
@@ -198,7 +198,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert least <= first, "the order is lost"
 
     def free(self, process: Process, work: Work) -> None:
-        before, number = self.start, self.end if work.count == ALL else self.start + work.count
+        before, number = self.start, self.end if work.size == ALL else self.start + work.size
         self.freed_to = max(self.freed_to, number)
         try:
             process.queue.free(0, number * ENTRY_NOTIFICATIONS + 3)
@@ -212,7 +212,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert number <= self.start
 
     def read(self, process: Process, work: Work) -> None:
-        for _ in range(work.count):
+        for _ in range(work.size):
             found: list[QueuedNotification] = []
             lost_to: int | None = None
             try:
@@ -279,7 +279,7 @@ class QueueMachine(RuleBasedStateMachine):
         for number in range(PROCESSES):
             self.work(number, QUIET, [])
             self.read_all(number)
-        self.work(0, QUIET._replace(what="free", count=ALL), [])
+        self.work(0, QUIET._replace(what="free", size=ALL), [])
         assert [info.key for info in self.store.list(QUEUE)] == [f"{QUEUE}start"]
         self.readers_see_what_is_stored()
 
