@@ -198,15 +198,16 @@ class QueueMachine(RuleBasedStateMachine):
         assert least <= first, "the order is lost"
 
     def free(self, process: Process, work: Work) -> None:
-        before, number = self.start, self.end if work.size == ALL else self.start + work.size
+        start, end = self.start, self.end
+        number = end if work.size == ALL else start + work.size
         self.freed_to = max(self.freed_to, number)
         try:
             process.queue.free(0, number * ENTRY_NOTIFICATIONS + 3)
         except PreconditionFailedError:
             self.look()
-            assert before < self.start, "no other process has freed anything"
+            assert start < self.start, "no other process has freed anything"
         except InvalidRangeError:
-            assert self.end < number
+            assert end < number
         else:
             self.look()
             assert number <= self.start
