@@ -25,6 +25,7 @@ from tieredstore.live import EpochEnd, LiveCluster, LiveEnd, LiveTopic
 from tieredstore.model import Isolation, TopicIdPartition, TopicPartition, Uuid
 from tieredstore.partitions.history import Cut, History, cut_by_broker, cut_by_watermark
 from tieredstore.partitions.log import PartitionLog
+from tieredstore.partitions.position import Position, stand
 from tieredstore.partitions.selections import Subscribe
 from tieredstore.reading.epoch_inquiry import EpochInquiry
 from tieredstore.reading.log_snapshot import LogSnapshot
@@ -271,8 +272,11 @@ def test_a_transaction_before_a_gap_hides_no_offset_of_the_broker(tmp_path: Path
 def test_a_leader_that_does_not_know_its_end_yet_makes_no_gap_a_loss(bucket: Bucket) -> None:
     """The bucket has offsets 0 to 59 and 70 to 89, and the broker has all of them."""
     bucket.write(20, skip=10, epochs=LOST)
-    log = taken(bucket, Broker(0, 55, 4, EpochEnd(3, 90))).logs[ORDERS]
-    assert (extent(log), [*losses_between(log, 0, 60)]) == ((0, 60, 60), [])
+    answer = EpochEnd(3, 90)
+    log = taken(bucket, Broker(0, 55, 4, answer)).logs[ORDERS]
+    assert (extent(log), [*losses_between(log, 0, 90)]) == ((0, 60, 90), [])
+    for offset in (0, 60, 80, 90):
+        assert stand(Position(offset, 3), log, answer).kind == "stands"
 
 
 def test_a_broker_that_has_caught_up_makes_no_gap_a_loss(bucket: Bucket) -> None:

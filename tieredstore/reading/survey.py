@@ -297,8 +297,12 @@ class _Survey:
                 f"the broker's log of {known.lineage.partition} ends at offset {live_end - 1}, but the bucket has "
                 f"records up to offset {stored_end - 1}"
             )
-        earliest = min(stored_end, known.lineage.earliest_offset)
-        return replace(log, seam=stored_end, earliest=earliest, end=max(stored_end, live_end))
+        earliest, end = min(stored_end, known.lineage.earliest_offset), max(stored_end, live_end)
+        if known.is_left_behind and known.missing is not None:
+            # Such a leader has all records of the bucket. If the log ended at the gap, a position after it would count
+            # as lost, and a read would leave out the later records.
+            end = max(end, self._decided_end(known.lineage, known.lineage.end_offset))
+        return replace(log, seam=stored_end, earliest=earliest, end=end)
 
     def _end_before(self, known: _FoundPartition) -> int | None:
         """Return the seam (the offset between the bucket's and the broker's part) of the earlier snapshot. Return None
