@@ -87,7 +87,7 @@ class LeftOut:
         for log, start in self._find_ended():
             first, waits = max(start, log.seam), not log.on_broker or log.end_from(start) < log.end
             if waits and log.lineage is not None and first < log.lineage.end_offset:
-                yield describe_undecided(log.where, first, log.lineage.end_offset)
+                yield describe_undecided(log.where, first, log.lineage.end_offset, log.end)
 
     def _describe_held_back(self) -> Iterator[str]:
         """Describe the records at the broker that cannot be read yet, because a transaction is still open."""
@@ -106,11 +106,12 @@ class LeftOut:
                 yield f"{offsets}, held back by an open transaction"
 
 
-def describe_undecided(where: TopicPartition, start: int, stop: int) -> str:
-    """Describe offsets (``stop`` is exclusive) that cannot be read yet, because the bucket lacks the outcome of a
-    transaction."""
+def describe_undecided(where: TopicPartition, start: int, stop: int, end: int = 0) -> str:
+    """Describe offsets that cannot be read yet, because the bucket lacks the outcome of a transaction. The segments end
+    at ``stop`` (exclusive), the log at ``end`` if that is later.
+    """
     topic, partition = where
     return (
-        f"offsets {start} to {stop - 1} of {topic}-{partition}, held back by a transaction that has no outcome in the "
-        f"segments, which end at offset {stop - 1}"
+        f"offsets {start} to {max(stop, end) - 1} of {topic}-{partition}, held back by a transaction that has no "
+        f"outcome in the segments, which end at offset {stop - 1}"
     )
