@@ -28,7 +28,13 @@ from tests.support.stores.doubles import Moment
 from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore.backends.base import ObjectStore, find_abandoned_writes
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import CorruptDataError, DataLossError, ObjectArchivedError, TieredStoreError
+from tieredstore.errors import (
+    CorruptDataError,
+    DataLossError,
+    ObjectArchivedError,
+    StoreUnavailableError,
+    TieredStoreError,
+)
 from tieredstore.live import EpochEnd
 from tieredstore.model import Uuid
 from tieredstore.partitions.history import Cut, History
@@ -42,6 +48,7 @@ from tieredstore.pipelines.run.windows import mark, position_of
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.inspection import losses_of
 from tieredstore.pipelines.upkeep.record_sources import LogSource, Selected
+from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.reading.survey import survey_logs
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION
@@ -135,6 +142,32 @@ def test_a_partition_that_is_gone_before_it_was_written_is_met_by_all_runs_that_
     run_once(topic, store, with_generation(SMALL, 2))
     state, without = commit_log_of(SMALL, store).read(), pipeline_of(secor__kafka__topic_blacklist=TOPIC)
     assert losses_of(survey_logs(topic.manager, query_of(without)), state, without) == {}
+
+
+@pytest.mark.parametrize("failing", ["_snapshot_of_written", "look"])
+def test_a_service_meets_a_partition_that_is_gone_after_an_outage_too(
+    topic: StoredTopic, store: ObjectStore, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """The source is away either when the service begins, or when it has written all other records."""
+
+    def fail(_: Runner) -> LogSnapshot:
+        raise StoreUnavailableError("the source is away")
+
+    def write_due(runner: Runner) -> None:
+        while runner.step() is not None:
+            pass
+
+    with Runner(SMALL, Parts(store, topic.manager)) as first:
+        first.begin()
+    lose(topic, 3)
+    with Runner(SMALL, Parts(store, topic.manager)) as runner:
+        with monkeypatch.context() as patch:
+            patch.setattr(Runner, failing, fail)
+            with pytest.raises(StoreUnavailableError):
+                write_due(runner)
+        with pytest.raises(DataLossError, match=f"{TOPIC}-{OTHER.partition} is gone"):
+            write_due(runner)
+    assert written(store) == list(range(300))
 
 
 def test_a_partition_that_was_written_before_a_take_over_may_be_gone(topic: StoredTopic, store: ObjectStore) -> None:

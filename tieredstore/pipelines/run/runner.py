@@ -216,8 +216,8 @@ class Runner(Closing):
             self._last = snapshot
             return self.step()
         if self._last is not None and not entries:
-            self._last = None
             self.check_gone()
+            self._last = None
         return next(iter(entries), None)
 
     def check_topics(self, snapshot: LogSnapshot) -> None:
@@ -251,9 +251,9 @@ class Runner(Closing):
             # A backfill reads no new records, so no partition begins.
             starts = [] if state.backfill >= 0 else self._planner.mark_firsts(snapshot, state.positions)
             self.driver.begin(topics, starts)
-            self._has_begun = True
             if find_gone(snapshot, self.driver.log.state, self._pipeline):
                 self._last = self._snapshot_of_written()
+            self._has_begun = True
         return self._snapshot_of_written()
 
     def _snapshot_of_written(self) -> LogSnapshot:
