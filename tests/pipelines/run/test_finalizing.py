@@ -262,8 +262,9 @@ def written(next_offset: int, time_ms: int) -> Progress:
         ([log_of(0, 10), log_of(1, 0)], {0: written(9, NOON_MS)}, NOON_MS),
         # A time in the future is ignored.
         ([log_of(0, 11)], {0: written(10, NOON_MS * 2)}, NOON_MS + HOUR_MS),
-        # A deleted partition counts with its last timestamp.
+        # A deleted or truncated partition counts with its last timestamp.
         ([], {0: written(10, 5)}, 5),
+        ([log_of(0, 9), log_of(1, 10)], {0: written(10, 5), 1: written(10, NOON_MS)}, 5),
     ],
 )
 def test_watermarks(logs: list[PartitionLog], positions: dict[int, Progress], expected: int) -> None:

@@ -81,6 +81,13 @@ def test_windows_of_the_broker_are_as_large_as_those_before_tell() -> None:
     assert clocked.due(25, 0, progress=replace(small, recent_bytes=0, recent_offsets=0)) == [(0, 10), (10, 20)]
 
 
+def test_a_truncated_partition_does_not_hide_the_lag_of_others() -> None:
+    logs = [PartitionLog("orders", number, ID, None, 0, 0, 10, live_start=0) for number in range(2)]
+    positions = {("orders", 0): Progress(str(ID), 11), ("orders", 1): Progress(str(ID), 4)}
+    planner = Clocked(Policy(1 << 30, 0, 60)).planner
+    assert planner.find_lag(LogSnapshot({log.where: log for log in logs}), positions).offsets == 6
+
+
 def test_how_much_a_window_read_is_committed_and_known_after_a_restart(topic: StoredTopic) -> None:
     store, pipeline = MemoryObjectStore(), pipeline_of(max__file__records="100")
     entries = run_once(topic, store, pipeline)

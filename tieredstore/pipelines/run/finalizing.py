@@ -10,7 +10,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from tieredstore.errors import FencedError, ObjectNotFoundError
+from tieredstore.errors import DataLossError, FencedError, ObjectNotFoundError
 from tieredstore.pipelines.log.commit_log import CommitLog, Life, Progress
 from tieredstore.pipelines.log.holdings import Family, directories_of, with_those_above
 from tieredstore.pipelines.log.successes import Statement, change_success
@@ -80,7 +80,11 @@ def _time_ms(log: PartitionLog | None, progress: Progress | None, now_ms: int, d
     latest_ms = -1 if progress is None else min(progress.max_timestamp, now_ms)
     if log is None or not log.on_broker or now_ms - latest_ms <= delay_ms:
         return latest_ms
-    reached = log.earliest if progress is None else position_of(log, progress)
+    try:
+        reached = log.earliest if progress is None else position_of(log, progress)
+    except DataLossError:
+        # The error ends the run, but only after all other partitions are written.
+        return latest_ms
     return now_ms if reached >= log.end else latest_ms
 
 

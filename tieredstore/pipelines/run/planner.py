@@ -199,7 +199,7 @@ class Planner:
         now_s, wall_s = self._clock(), self._wall_clock()
         for where, log in snapshot.logs.items():
             progress, first = positions.get(where), log.end if self.begins_elsewhere else log.earliest
-            start = first if progress is None else position_of(log, progress)
+            start = first if progress is None else progress.next_offset
             if log.end <= start:
                 self._measured.clear(where)
                 continue
