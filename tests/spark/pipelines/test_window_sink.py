@@ -252,6 +252,18 @@ def test_an_outage_ends_with_the_first_batch_and_not_with_the_backlog(kept: Kept
     assert kept.offsets() == {where: list(range(40)) for where in ALL}
 
 
+def test_a_stop_in_an_outage_ends_a_run_without_another_attempt(kept: Kept) -> None:
+    def failing(operation: Operation) -> bool:
+        if is_failing := operation.name == "publish":
+            driven.is_wanted = lambda: False
+        return is_failing
+
+    store = FaultyStore(kept.store, failing)
+    with closing(Driven(kept, store, once=True)) as driven:
+        driven.write()
+    assert [operation.name for operation in store.failed] == ["publish"]
+
+
 def test_a_store_that_is_away_for_too_long_ends_it(kept: Kept) -> None:
     is_away = threading.Event()
     store = FaultyStore(kept.store, lambda operation: operation.name == "put" and is_away.is_set())

@@ -129,7 +129,8 @@ class WindowSink:
             with self._lock:
                 if self._once:
                     self._patiently(partial(self._write_all, self._is_open), self._is_open)
-                    self._patiently(self._runner.check_gone, self._is_open)
+                    if self._is_open():
+                        self._patiently(self._runner.check_gone, self._is_open)
                 else:
                     self._attempt(self._write_due)
         except BaseException as error:
