@@ -386,6 +386,18 @@ def test_a_service_writes_what_is_not_due_before_a_damaged_chunk_ends_it(
     assert (written(store), written(store, OTHER.partition)) == ([], list(range(50)))
 
 
+def test_a_service_logs_an_error_that_the_next_read_does_not_meet(
+    topic: StoredTopic, store: ObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    (key,) = (key for key in objects_of(topic, 0) if key.endswith(".log"))
+    topic.store.on(("get", "get_into"), key, ObjectArchivedError(f"{key} is archived"), times=1)
+    pipeline = pipeline_of(secor__max__file__size__bytes="90000")
+    with Runner(pipeline, Parts(store, topic.manager), threads=1) as runner:
+        assert runner.step() is not None
+    assert f"{key} is archived" in caplog.text
+    assert (written(store), written(store, OTHER.partition)) == (list(range(300)), list(range(50)))
+
+
 def test_records_before_a_chunk_that_cannot_be_decrypted_are_written(tmp_path: Path, store: ObjectStore) -> None:
     """The batches are small, so the next entry of the offset index leads to the damaged chunk."""
     with closing(StoredTopic(tmp_path / "logs", mode=ENC)) as topic:

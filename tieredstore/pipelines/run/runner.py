@@ -210,9 +210,11 @@ class Runner(Closing):
         try:
             windows = self._planner.find_due(snapshot, self.driver.log.state.positions, is_last=self._last is not None)
             entries = [*self._write_batch(snapshot, windows)]
-        except UNREADABLE:
+        except UNREADABLE as error:
             if self._last is not None or not self.driver.is_complete:
                 raise
+            # Log the error now, because the records may be readable again when they are next read.
+            self._planner.tell([error], [snapshot])
             self._last = snapshot
             return self.step()
         if self._last is not None and not entries:
