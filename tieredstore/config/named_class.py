@@ -1,4 +1,4 @@
-"""Classes that a setting names: a user's own, by its import path, or one that an installed package registers."""
+"""Imports a user's own class or function that a setting names, and finds classes that installed packages register."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class LoopbackServer(socketserver.ThreadingTCPServer):
         return len(self._open)
 
     def cut_all(self) -> None:
-        """End every connection. The thread of a kept-alive one ends by that too."""
+        """End every connection, and so the threads of kept-alive ones."""
         for connection in list(self._open):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)

@@ -243,7 +243,7 @@ class ScriptedStore(DelegatingObjectStore):
             return call.changed(call.whole(super().now_ms))
 
     def close(self) -> None:
-        """Count it."""
+        """Count the call."""
         self.closes += 1
         super().close()
 
