@@ -356,6 +356,9 @@ def test_a_topic_comes_back_at_its_place_alone() -> None:
         assert rows_of(undelete(store, topic)) == ALL
         assert content(now.store) == content(stored())
         assert content(before) == {}
+    here, there = Place(Endpoint(), deleted(), ""), Place(Endpoint(prefix="x/"), VersionedStore(), "")
+    with pytest.raises(ResourceNotFoundError, match=r"check the name, key\.prefix and endpoint\.rules"):
+        undelete(RoutedStore([here, there], RulesProvider(settings)))
 
 
 def test_a_store_without_versions_refuses_in_a_sentence() -> None:

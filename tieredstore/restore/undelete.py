@@ -327,7 +327,7 @@ def _nothing_left(places: Iterable[_Place], scopes: Scopes) -> ResourceNotFoundE
     obstacles = dict.fromkeys(filter(None, (place.versions.obstacle() for place in places)))
     why = (
         "; ".join(obstacles)
-        or "check the name and key.prefix; perhaps a rule of the bucket has removed the old versions"
+        or "check the name, key.prefix and endpoint.rules; perhaps a rule of the bucket has removed the old versions"
     )
     return ResourceNotFoundError(f"nothing is left of {scopes}, deleted or not: {why}")
 
