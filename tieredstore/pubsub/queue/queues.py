@@ -116,8 +116,8 @@ class QueueCursor:
         self._partition = partition
 
     def read(self) -> list[QueuedNotification]:
-        """Return the next entries (see :meth:`NotificationQueue.read`) and advance. An error leaves ``offset`` as it
-        is."""
+        """Return the next entries (see :meth:`NotificationQueue.read`) and advance. After an error, the next read
+        continues with the same notification."""
         entries = self._queue.read(self._partition, self.offset)
         if entries:
             self.offset = entries[-1].next_offset
