@@ -31,7 +31,14 @@ from tests.support.stores.s3_stores import options_for
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.s3.store import S3ObjectStore
-from tieredstore.errors import AccessDeniedError, ConfigError, DataLossError, InvalidRangeError, StoreUnavailableError
+from tieredstore.errors import (
+    AccessDeniedError,
+    ConfigError,
+    DataLossError,
+    InvalidRangeError,
+    PreconditionFailedError,
+    StoreUnavailableError,
+)
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.errors import NotificationCorruptError
@@ -247,6 +254,17 @@ def test_freeing_ends_what_an_earlier_run_left() -> None:
     assert [info.key for info in store.list(QUEUE)] == [f"{QUEUE}{3:020}", f"{QUEUE}start"]
     with pytest.raises(InvalidRangeError, match="ends before offset"):
         queue.free(0, 99 * 256)
+
+
+def test_entries_that_another_process_frees_at_the_same_time_are_not_beyond_the_end() -> None:
+    store = ScriptedStore(MemoryObjectStore())
+    other = queue_on(orders_on(store.inner))
+    for number in range(3):
+        other.append(0, [b"%d" % number], soon())
+    store.on("head", f"{QUEUE}0*", lambda _: other.free(0, 3 * 256), times=1)
+    with pytest.raises(PreconditionFailedError):
+        queue_on(topics_on(store)).free(0, 256)
+    assert other.start(0) == 3 * 256
 
 
 def test_an_idle_reader_of_a_freed_place_hears_of_it_in_the_end() -> None:
