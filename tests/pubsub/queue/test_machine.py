@@ -90,6 +90,8 @@ class QueueMachine(RuleBasedStateMachine):
         super().__init__()
         self.store, self.clock = MemoryObjectStore(), SimulatedClock()
         self.entries: dict[int, Entry] = {}
+        self.stored: dict[int, Entry] = {}
+        """The present entries, also those that a late write has put at a freed number."""
         self.numbers: dict[Entry, int] = {}
         self.start = self.end = self.freed_to = self.made = 0
         self.once: dict[int, tuple[int, Entry]] = {}
@@ -241,7 +243,9 @@ class QueueMachine(RuleBasedStateMachine):
     def _next_of(self, offset: int) -> int:
         """Return the first offset from ``offset`` on that has a notification, or the end."""
         number, place = divmod(offset, ENTRY_NOTIFICATIONS)
-        return (number + 1) * ENTRY_NOTIFICATIONS if 0 < place >= len(self.entries[number]) else offset
+        if 0 < place >= len(self.stored.get(number) or self.entries[number]):
+            return (number + 1) * ENTRY_NOTIFICATIONS
+        return offset
 
     # ---- invariants
 
@@ -260,7 +264,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert before == number or (before < start and not entry[0].startswith(b"once")), "an entry is there twice"
             self.numbers[entry] = number
         assert all(entries[number] == self.entries[number] for number in range(start, end)), "an entry has changed"
-        self.start, self.end = start, end
+        self.start, self.end, self.stored = start, end, entries
 
     @invariant()
     def readers_see_what_is_stored(self) -> None:
