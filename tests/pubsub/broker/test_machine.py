@@ -234,7 +234,7 @@ class Client(asyncio.Transport):
 class Assigned(AllTopics):
     """``served`` has the topics of this broker."""
 
-    served = frozenset(TOPICS)
+    served: frozenset[str] = frozenset(TOPICS)
 
     def serves(self, topic: str) -> bool:
         return topic in self.served

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tieredstore.cli.app.options import Values
     from tieredstore.query.topic_columns import ColumnTypes
     from tieredstore.schema_registry import SchemaRegistry
-    from tieredstore.values import ValueType
+    from tieredstore.values import OnInvalid, ValueType
 
 _OF_TOPIC: Final = re.compile(r"([A-Za-z0-9._-]+)=(.*)", re.DOTALL)
 _ALL: Final = ""
@@ -50,7 +50,7 @@ class TopicTypes:
         """
         from tieredstore.values import InvalidValues
 
-        self._invalid = values.invalid
+        self._invalid: OnInvalid = values.invalid
         self._registry = open_registry(values.registry, values.registry_config)
         self._nulls = InvalidValues()
         self._keys, self._values = (
@@ -90,10 +90,10 @@ class TopicTypes:
 
             schema = parse_json_schema(_read_text(Path(file)))
             of_file = Json(schema, self._invalid, way_out=way_out, nulls=self._nulls)
-            return lambda *_: of_file
+            return lambda _, __: of_file
         if file and name == "avro":
             of_schema = Avro(_read_text(Path(file)), self._registry, self._invalid, way_out=way_out, nulls=self._nulls)
-            return lambda *_: of_schema
+            return lambda _, __: of_schema
         if text == "avro" and self._registry is None:
             raise ConfigError(f"no Avro schema is given for {option} avro: write avro:FILE, or give --registry URL")
         kind = kind_of(text, self._registry, self._invalid, way_out, self._nulls)
