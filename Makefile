@@ -42,8 +42,7 @@ test: check toolchain ## everything CI runs
 # Branch coverage of the product code must not fall below the floor in pyproject.toml. Many tests wait for a server or
 # for Spark, so five workers keep two cores busy.
 pytest: $(VENV)/installed
-	$(BIN)/python -m pytest --numprocesses 5 -p tests.support.coverage -p tests.support.second_tries \
-		--hypothesis-seed 0 --durations=40 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses 5 -p tests.support.coverage --hypothesis-seed 0 --durations=40 $(PYTEST_ARGS)
 
 # The type checkers take a core each.
 static: toolchain
