@@ -106,7 +106,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, PROCESSES - 1), work=WORK, others=st.lists(WORK, max_size=5))
     def work(self, number: int, work: Work, others: list[Work]) -> None:
-        """Let a process work. If it sleeps meanwhile, the others work in turn."""
+        """Run one process's work. If the process sleeps in it, run the other processes, one after the other."""
         process = self.processes.pop(number)
         process.store.inner = self._store_in_trouble(work, others)
         acts = {"append": self.append, "append once": self.append_once, "free": self.free, "read": self.read}

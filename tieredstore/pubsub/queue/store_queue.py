@@ -359,7 +359,7 @@ class _StoredPartition:
         number = offset // ENTRY_NOTIFICATIONS
         stored = self._folder.read_with_etag(self._start_key, QUEUE_START, _START)
         start = 0 if stored is None else stored[0].number
-        # The search finds no end if another process has freed all entries meanwhile, so look at the start again.
+        # If another process frees all entries during the search, the search finds no end. So read the start again.
         if number > self.search_end(start) and number > self.start_number():
             raise InvalidRangeError(f"{self._name} ends before offset {offset}")
         if number > start:
