@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from tests.support.kafka.kafka_topics import Produced, make_topic, produce
 from tests.support.kafka.mock_kafka import OFFSET_FOR_LEADER_EPOCH, MockKafka, mock_kafka
@@ -14,6 +15,7 @@ from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import BrokerDeniedError, BrokerUnavailableError
 from tieredstore.kafka.records.columns import int64_values
 from tieredstore.live import EpochEnd, LiveCluster, LiveEvent, LiveFollower
+from tieredstore.live.clients import LiveConsumer
 from tieredstore.model import TopicPartition
 
 
@@ -44,6 +46,30 @@ def test_an_epoch_that_the_leader_does_not_know_has_no_answer() -> None:
         filled(mock, 10)
         with cluster_of(mock.bootstrap_servers) as cluster:
             assert cluster.epoch_ends({("orders", 0): 5}) == {}
+
+
+def test_the_error_of_a_fetch_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client fetches without a request for the epoch's end if it does not know the leader's epoch yet."""
+    consume, assigned = LiveConsumer.consume, list[int]()
+    text = "fetch failed due to requested offset not available on the broker: Broker: Offset out of range (broker 1)"
+
+    def assign(consumer: LiveConsumer, places: list[KafkaPartition]) -> None:
+        assigned.append(len(places))
+        if len(assigned) > 1:
+            Consumer.assign(consumer, places)
+
+    def failed_first(consumer: LiveConsumer, count: int, timeout_s: float) -> list[Message]:
+        if len(assigned) == 1:
+            return [Message("orders", 0, error=KafkaError(KafkaError._AUTO_OFFSET_RESET, text))]
+        return consume(consumer, count, timeout_s)
+
+    monkeypatch.setattr(LiveConsumer, "assign", assign)
+    monkeypatch.setattr(LiveConsumer, "consume", failed_first)
+    with mock_kafka() as mock:
+        filled(mock, 10)
+        with cluster_of(mock.bootstrap_servers) as cluster:
+            assert cluster.epoch_ends({("orders", 0): 0}) == {("orders", 0): EpochEnd(0, 10)}
+    assert assigned == [1, 1]
 
 
 @pytest.mark.slow

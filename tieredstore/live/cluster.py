@@ -179,8 +179,8 @@ class LiveCluster(Closing):
         """For each partition, find the largest epoch up to the given epoch in the leader's log. Return this epoch and
         its end offset.
 
-        The result omits a partition if the client did not understand the broker's answer. A separate consumer connects
-        to the leading brokers and sends the requests.
+        The result omits a partition if its leader has no such epoch. A separate consumer connects to the leading
+        brokers and sends the requests.
         """
         if not epochs:
             return {}
