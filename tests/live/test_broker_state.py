@@ -123,20 +123,18 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return asked
 
 
-def test_where_an_answer_is_missing_it_is_asked_anew_who_leads(asked: list[bool]) -> None:
+def test_ends_are_told_again_after_the_leader_s_epoch_was_refused() -> None:
     """librdkafka keeps a leader epoch that it knows for 15 minutes, even if brokers reject it."""
     place = ("events", 0)
     with mock_kafka(2) as cluster, BrokerState({"bootstrap.servers": cluster.bootstrap_servers}) as state:
         cluster.make_topic("events")
         assert state.ends([place], stable=False)[place].offset == 0
         assert state.ends([place], stable=True)[place].offset == 0
-        assert asked == []
         cluster.push_errors(_LIST_OFFSETS, *[KafkaError.FENCED_LEADER_EPOCH] * 20)
         with pytest.raises(BrokerError):
             state.ends([place], stable=False)
         cluster.push_errors(_LIST_OFFSETS)
         wait_until(lambda: _is_told(state, place))
-        assert asked
 
 
 @pytest.mark.slow

@@ -81,13 +81,20 @@ print("alive")
 @pytest.mark.parametrize("call", ["poll", "flush"])
 def test_a_fatal_error_that_only_a_bare_except_catches_is_kept(call: str) -> None:
     assert not issubclass(KafkaError, BaseException)
+    raised = list[str]()
+
+    def raise_once(text: str) -> None:
+        if not raised:
+            raised.append(text)
+            raise_fatal(text)
+
     configuration: Any = {
-        "bootstrap.servers": "127.0.0.1:9", "statistics.interval.ms": "10", "stats_cb": raise_fatal
+        "bootstrap.servers": "127.0.0.1:9", "statistics.interval.ms": "10", "stats_cb": raise_once
     }  # fmt: skip
     producer = LiveProducer(configuration)
     producer.produce("orders", b"1")
     while not producer.is_lost:
-        getattr(producer, call)(10)
+        getattr(producer, call)(1)
     assert len(producer) >= 1  # the length includes statistics that are not delivered yet
     producer.purge()
     producer.close()  # its statistics would pile up until the run ends

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import KafkaError, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from tests.support.kafka.live_reads import read_live
 from tests.support.kafka.mock_kafka import FETCH, LIST_OFFSETS, MockKafka, mock_kafka
@@ -23,6 +24,8 @@ from tieredstore.errors import (
     TieredStoreError,
 )
 from tieredstore.live import LiveCluster, LiveFollower
+from tieredstore.live.broker_state import BrokerState
+from tieredstore.live.clients import LiveAdmin
 from tieredstore.model import TopicPartition
 
 pytestmark = pytest.mark.slow
@@ -174,3 +177,29 @@ def test_a_follower_gives_up_one_partition_and_keeps_the_others(broker: MockKafk
                 came[event.where] = None if event.records is None else True
         assert came == {("t", 0): True, ("nobody", 0): None, ("t", 2): None}
         assert set(follower.positions) == {("t", 0), ("t", 1)}
+
+
+def test_a_request_goes_only_to_known_leaders(broker: MockKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka 2.16 looks up an unknown leader. If other metadata arrives at that moment, the process may end."""
+    asked: list[set[TopicPartition]] = []
+
+    def listened(request: Callable[..., object]) -> Callable[..., object]:
+        def ask(client: LiveAdmin, places: Iterable[KafkaPartition], **how: object) -> object:
+            asked.append({(place.topic, place.partition) for place in places})
+            return request(client, places, **how)
+
+        return ask
+
+    monkeypatch.setattr(LiveAdmin, "list_offsets", listened(LiveAdmin.list_offsets))
+    monkeypatch.setattr(LiveAdmin, "delete_records", listened(LiveAdmin.delete_records))
+    broker.set_leader("t", 1, -1)
+    properties = {"bootstrap.servers": broker.bootstrap_servers}
+    with LiveCluster(properties, isolation="read_uncommitted", timeout_s=1) as cluster:
+        for places in ([("t", 1)], [("t", 0), ("t", 1)], [("nobody", 0)], [("t", 7)], [("t", 0), ("nobody", 0)]):
+            with pytest.raises((BrokerUnavailableError, ResourceNotFoundError), match="-".join(map(str, places[-1]))):
+                cluster.end_offsets(places)
+        with pytest.raises(BrokerUnavailableError, match="t-1"):
+            cluster.delete_records(("t", 1), 0)
+    with BrokerState(properties, timeout_s=1) as state:
+        assert state.ends([("t", 0), ("t", 1), ("nobody", 0)], stable=False).keys() == {("t", 0)}
+    assert asked == [{("t", 0)}]

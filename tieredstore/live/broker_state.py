@@ -79,17 +79,17 @@ class BrokerState(Closing):
 
     def ends(self, partitions: Iterable[TopicPartition], *, stable: bool) -> dict[TopicPartition, PartitionEnd]:
         """Return the high watermarks, or with ``stable`` the last stable offsets. The result omits partitions without
-        an answer.
+        a leader or an answer.
 
-        The call sends one request per leading broker, and one more if a broker has not answered an earlier call.
+        The call sends one request for the leaders, and one to each leading broker.
         """
-        client = self._clients.get()
-        self._look_anew()
-        wanted = {KafkaPartition(*where): admin.OffsetSpec.latest() for where in partitions}
-        if not wanted:
+        client, places = self._clients.get(), list(partitions)
+        if not places:
             return {}
+        leaderless = client.leader_errors(places, self._timeout_s, f"ends at {self._servers} cannot be looked up")
+        wanted = {KafkaPartition(*where): admin.OffsetSpec.latest() for where in places if where not in leaderless}
         level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
-        futures = client.list_offsets(wanted, isolation_level=level, request_timeout=self._timeout_s)
+        futures = client.list_offsets(wanted, isolation_level=level, request_timeout=self._timeout_s) if wanted else {}
         by_place = {(place.topic, place.partition): future for place, future in futures.items()}
         answers = self._answers(client, by_place)
         ends = {
@@ -100,11 +100,11 @@ class BrokerState(Closing):
             if answer.offset >= 0
         }
         # Only set the flag here, never clear it, because another thread may have set it. ``_look_anew`` clears it.
-        if len(ends) < len(by_place):
+        if len(ends) < len(places):
             self._has_moved = True
         if not ends:
             raise BrokerUnavailableError(
-                f"{self._servers}: no leader of {len(by_place)} partitions returned an end offset"
+                f"{self._servers}: no leader of {len(places)} partitions returned an end offset"
             )
         return ends
 

@@ -7,7 +7,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
@@ -18,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 from tieredstore.errors import BrokerUnavailableError, ConfigError
 from tieredstore.live.client_log import ClientLog, log_to
 from tieredstore.live.faults import Trouble, kind_of, unknown_s
+from tieredstore.model import TopicPartition
 from tieredstore.process.forks import begin_again_after_fork, is_inherited, leave_to_parent
 
 if TYPE_CHECKING:
@@ -205,13 +207,13 @@ class LiveAdmin(AdminClient):
         if final is not None:
             raise final
 
-    def metadata(self, timeout_s: float, doing: str) -> ClusterMetadata:
-        """Return the cluster's metadata. Raise BrokerUnavailableError if no broker answers in time, and the errors of
-        :meth:`listen`."""
+    def metadata(self, timeout_s: float, doing: str, topic: str | None = None) -> ClusterMetadata:
+        """Return the cluster's metadata, with all topics or only ``topic``. Raise BrokerUnavailableError if no broker
+        answers in time, and the errors of :meth:`listen`."""
         end = time.monotonic() + timeout_s
         while True:
             try:
-                listed = self.list_topics(timeout=min(_LISTED_S, timeout_s))
+                listed = self.list_topics(topic, timeout=min(_LISTED_S, timeout_s))
             except KafkaException as error:
                 self.listen(doing)
                 if kind_of(error.args[0]) is not BrokerUnavailableError or time.monotonic() > end:
@@ -220,6 +222,43 @@ class LiveAdmin(AdminClient):
             else:
                 self.hear()
                 return listed
+
+    def leader_errors(
+        self, partitions: Iterable[TopicPartition], timeout_s: float, doing: str
+    ) -> dict[TopicPartition, KafkaError]:
+        """Load the leaders of these partitions with one request, and return the errors of partitions without a leader.
+        Call this before each request that goes to leaders. Raise the errors of :meth:`metadata`.
+
+        If a request needs an unknown leader, librdkafka 2.16 looks it up. If other metadata arrives at that moment, it
+        uses memory that it has freed, and the process ends.
+        """
+        by_topic: defaultdict[str, list[int]] = defaultdict(list)
+        for topic, partition in partitions:
+            by_topic[topic].append(partition)
+        listed = self.metadata(timeout_s, doing, None if len(by_topic) > 1 else next(iter(by_topic)))
+        return {
+            (topic, number): error
+            for topic, numbers in by_topic.items()
+            for number, error in partition_errors(listed, topic, numbers).items()
+        }
+
+
+def partition_errors(listed: ClusterMetadata, topic: str, partitions: Iterable[int]) -> dict[int, KafkaError]:
+    """Return the errors that the cluster's metadata reports about these partitions of a topic, by partition number."""
+    known = listed.topics.get(topic)
+    if known is None:
+        return dict.fromkeys(partitions, KafkaError(KafkaError._UNKNOWN_TOPIC))
+    if known.error is not None:
+        return dict.fromkeys(partitions, known.error)
+    errors: dict[int, KafkaError] = {}
+    for number in partitions:
+        partition = known.partitions.get(number)
+        if partition is None:
+            errors[number] = KafkaError(KafkaError._UNKNOWN_PARTITION)
+        # Ignore all other errors, because they concern unavailable replicas and do not affect reading.
+        elif partition.leader not in listed.brokers:
+            errors[number] = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
+    return errors
 
 
 _LISTED_S: Final = 1.0

@@ -33,7 +33,6 @@ from tieredstore.live.clients import LiveAdmin, LiveConsumer, await_answer, chec
 from tieredstore.live.epochs import EpochEnd, EpochInquiry
 from tieredstore.live.faults import fault, kind_of, translate_errors, unknown_s
 from tieredstore.live.properties import check_timeout, client_configuration
-from tieredstore.live.topic_watch import TopicWatch
 from tieredstore.model import Isolation, TopicPartition, Uuid
 from tieredstore.process.closing import Closing
 from tieredstore.process.forks import PerProcess
@@ -156,7 +155,7 @@ class LiveCluster(Closing):
         return {topic: _values(answer) for topic, answer in answers.items()}
 
     def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the first readable offset of each partition. This takes one request per leading broker."""
+        """Return the first readable offset of each partition. This asks for the leaders, and then each leader once."""
         return self._offsets(dict.fromkeys(partitions, _EARLIEST))
 
     def end_offsets(
@@ -164,7 +163,7 @@ class LiveCluster(Closing):
     ) -> dict[TopicPartition, int]:
         """Return the end of each partition: the high watermark, or for ``read_committed`` the last stable offset.
 
-        ``isolation`` overrides the isolation of this object. The call sends one request per leading broker.
+        ``isolation`` overrides the isolation of this object. The call asks for the leaders, and then each leader once.
         """
         return self._offsets(dict.fromkeys(partitions, _LATEST), isolation)
 
@@ -197,7 +196,7 @@ class LiveCluster(Closing):
         """Return the offset of the first readable record at or after each timestamp (milliseconds). None means that
         there is no such record.
 
-        The call sends one request per leading broker.
+        The call asks for the leaders, and then each leader once.
         """
         # Never send a negative timestamp, because it has a special meaning in Kafka.
         specs = {where: admin.OffsetSpec.for_timestamp(max(0, moment)) for where, moment in times.items()}
@@ -284,7 +283,12 @@ class LiveCluster(Closing):
         """Delete a partition's records before ``offset``, as Kafka's retention does."""
         place = KafkaPartition(*where, offset)
         doing = f"records of {_name_of(where)} before {offset} cannot be deleted at {self._servers}"
-        self._one(lambda timeout_s: self._client.delete_records([place], request_timeout=timeout_s)[place], doing)
+
+        def ask(timeout_s: float) -> Future[admin.DeletedRecords]:
+            left_s = self._check_leaders(self._client, [where], timeout_s, doing)
+            return self._client.delete_records([place], request_timeout=left_s)[place]
+
+        self._one(ask, doing)
 
     def change_settings(self, topic: str, settings: Mapping[str, str | None], *, dry_run: bool = False) -> None:
         """Set these settings of a topic; remove a setting whose value is None. Other settings stay. With ``dry_run``,
@@ -332,14 +336,26 @@ class LiveCluster(Closing):
         committed = (isolation or self._isolation) == "read_committed"
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
 
+        doing = f"offsets of {self._servers} cannot be looked up"
+
         def ask(timeout_s: float) -> dict[TopicPartition, Future[ListOffsetsResultInfo]]:
+            left_s = self._check_leaders(client, specs, timeout_s, doing)
             wanted = {KafkaPartition(*where): spec for where, spec in specs.items()}
-            futures = client.list_offsets(wanted, isolation_level=level, request_timeout=timeout_s)
+            futures = client.list_offsets(wanted, isolation_level=level, request_timeout=left_s)
             return {(theirs.topic, theirs.partition): future for theirs, future in futures.items()}
 
-        watch = TopicWatch(client, self._timeout_s)
-        answers = self._answers(client, ask, f"offsets of {self._servers} cannot be looked up", watch=watch)
+        answers = self._answers(client, ask, doing)
         return {where: answers[where] for where in specs}
+
+    def _check_leaders(
+        self, client: LiveAdmin, partitions: Iterable[TopicPartition], timeout_s: float, doing: str
+    ) -> float:
+        """Raise the error of a partition without a leader; see ``LiveAdmin.leader_errors``. Return the seconds that are
+        left of ``timeout_s``."""
+        end = time.monotonic() + timeout_s
+        for where, error in client.leader_errors(partitions, timeout_s, doing).items():
+            raise self._name_absent(fault(error, f"{doing}, for {_name_of(where)}"), _name_of(where))
+        return max(_AGAIN_S, end - time.monotonic())
 
     def _one(self, ask: Callable[[float], Future[Answer]], doing: str) -> Answer:
         """Return the answer to a single request; see :meth:`_answers`."""
@@ -375,7 +391,7 @@ class LiveCluster(Closing):
         denied: dict[Asked, BrokerDeniedError] = {}
         for what, future in ask(self._timeout_s).items():
             try:
-                answers[what] = self._answer(client, what, future, doing, end, None)
+                answers[what] = self._answer(client, what, future, doing, end)
             except BrokerDeniedError as error:
                 denied[what] = error
             except ResourceNotFoundError:
@@ -390,7 +406,6 @@ class LiveCluster(Closing):
         doing: str,
         *,
         leave_out_absent: bool = False,
-        watch: TopicWatch | None = None,
     ) -> dict[Asked, Answer]:
         """Send requests; repeat them after a retryable error such as a change of leaders.
 
@@ -400,12 +415,12 @@ class LiveCluster(Closing):
         end = begun + self._timeout_s
         while True:
             # Allow at least ``_AGAIN_S`` seconds for the answer, even in the last attempt.
-            futures = ask(max(_AGAIN_S, end - time.monotonic()))
+            timeout_s = max(_AGAIN_S, end - time.monotonic())
             answers: dict[Asked, Answer] = {}
             try:
-                for what, future in futures.items():
+                for what, future in ask(timeout_s).items():
                     try:
-                        answers[what] = self._answer(client, what, future, doing, end, watch)
+                        answers[what] = self._answer(client, what, future, doing, end)
                     except ResourceNotFoundError:
                         if not leave_out_absent:
                             raise
@@ -421,20 +436,10 @@ class LiveCluster(Closing):
                 client.hear()
                 return answers
 
-    def _answer(
-        self, client: LiveAdmin, what: object, future: Future[Answer], doing: str, end: float, watch: TopicWatch | None
-    ) -> Answer:
-        def wait() -> None:
-            # The client reports denied access by a callback, which runs only while the client is polled.
-            client.listen(doing)
-            if watch is not None and watch.is_due:
-                topic, partition = cast("TopicPartition", what)
-                faults = watch.faults(topic, [partition], f"{doing}, for {_name_of(what)}")
-                if faults:
-                    raise self._name_absent(faults[partition], _name_of(what)) from None
-
+    def _answer(self, client: LiveAdmin, what: object, future: Future[Answer], doing: str, end: float) -> Answer:
         try:
-            answer = await_answer(client, future, end, wait)
+            # The client reports denied access by a callback, which runs only while the client is polled.
+            answer = await_answer(client, future, end, partial(client.listen, doing))
         except TimeoutError:
             raise client.trouble.unavailable(doing, self._timeout_s) from None
         except KafkaException as error:
@@ -452,14 +457,9 @@ class LiveCluster(Closing):
         """Return the error of one partition, or the connection's error if that error explains more."""
         named = _name_of(what)
         of = f"{doing}, for {named}" if named else doing
-        if error.args[0].code() != KafkaError._NOENT or not isinstance(what, tuple):
-            return self._name_absent(client.trouble.failure(error.args[0], of, self._timeout_s), named)
-        # This error of librdkafka does not include a reason, so ask the brokers why the partition has no leader.
-        topic, partition = cast("TopicPartition", what)
-        why = TopicWatch(client, self._timeout_s).errors(topic, [partition]).get(partition)
-        if why is None or kind_of(why) is BrokerUnavailableError:
+        if error.args[0].code() == KafkaError._NOENT and isinstance(what, tuple):
             return BrokerUnavailableError(f"{doing}: {named} has no leader now")
-        return self._name_absent(fault(why, of), named)
+        return self._name_absent(client.trouble.failure(error.args[0], of, self._timeout_s), named)
 
     def _name_absent(self, error: TieredStoreError, named: str) -> TieredStoreError:
         """If the error says that a topic or partition does not exist, return an error that names it and the brokers."""

@@ -12,7 +12,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException
 
 from tieredstore.errors import BrokerUnavailableError, ResourceNotFoundError, TieredStoreError
-from tieredstore.live.clients import LiveAdmin, LiveConsumer
+from tieredstore.live.clients import LiveAdmin, LiveConsumer, partition_errors
 from tieredstore.live.faults import fault, kind_of, unknown_s
 from tieredstore.model import TopicPartition
 
@@ -77,21 +77,9 @@ class TopicWatch:
     def errors(self, topic: str, partitions: Iterable[int]) -> dict[int, KafkaError]:
         """Return the brokers' errors about these partitions. This takes one request."""
         try:
-            listed = self._client.list_topics(topic, timeout=self._look_s).topics.get(topic)
+            listed = self._client.list_topics(topic, timeout=self._look_s)
         except KafkaException as raised:
             failure: KafkaError = raised.args[0]
             # If no broker answers, report nothing here, because the client's connection error explains more.
             return {} if kind_of(failure) is BrokerUnavailableError else dict.fromkeys(partitions, failure)
-        if listed is None:
-            return dict.fromkeys(partitions, KafkaError(KafkaError._UNKNOWN_TOPIC))
-        if listed.error is not None:
-            return dict.fromkeys(partitions, listed.error)
-        errors: dict[int, KafkaError] = {}
-        for number in partitions:
-            known = listed.partitions.get(number)
-            if known is None:
-                errors[number] = KafkaError(KafkaError._UNKNOWN_PARTITION)
-            # Ignore all other errors, because they concern unavailable replicas and do not affect reading.
-            elif known.error is not None and known.error.code() == KafkaError.LEADER_NOT_AVAILABLE:
-                errors[number] = known.error
-        return errors
+        return partition_errors(listed, topic, partitions)
