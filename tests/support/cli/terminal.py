@@ -15,6 +15,7 @@ from typing import Final, Self
 
 CTRL_C: Final = b"\x03"
 _DEADLINE_S: Final = 60
+_MARK: Final = b"<end of output>"
 
 
 class Terminal:
@@ -47,9 +48,12 @@ class Terminal:
             self._read(0.1)
 
     def read_all(self) -> bytes:
-        """Return all output, as soon as no more arrives within 50 ms."""
-        while self._read(0.05):
-            pass
+        """Return all output of commands that have ended."""
+        while self._read(0):
+            pass  # makes room for the mark
+        os.write(self._device, _MARK)
+        self.wait_for(_MARK)
+        self.shown = self.shown.removesuffix(_MARK)
         return self.shown
 
     def _read(self, timeout_s: float) -> bool:
