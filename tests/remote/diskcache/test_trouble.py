@@ -193,9 +193,10 @@ def test_a_locked_database_costs_hits_nothing_and_puts_their_time_out(tmp_path: 
     keys = MORE_CHUNKS[:70]  # enough uses that the cache would write them to the database
     # Two caches share a folder. The first one's record of uses waits until the lock is free.
     with opened(tmp_path, lock_timeout_s=60.0) as cache, opened(tmp_path, lock_timeout_s=0.2) as hasty:
+        # First, because the other cache's puts may have the lock for longer than this one waits.
+        hasty.put(CHUNKS[1], CHUNK)
         for key in keys:
             cache.put(key, CHUNK)
-        hasty.put(CHUNKS[1], CHUNK)
         with closing(sqlite3.connect(own_folder(tmp_path) / "cache.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             assert [got(cache, key, len(CHUNK)) for key in keys] == [CHUNK] * 70
