@@ -49,7 +49,7 @@ RECORDS: Final = 600
 BEGINS: Final = 200
 """Start of the broker's log: earlier records are in the bucket alone."""
 
-DEADLINE_S: Final = 30.0
+DEADLINE_S: Final = 120.0
 
 
 class Raw(NamedTuple):

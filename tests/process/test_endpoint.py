@@ -149,7 +149,7 @@ def test_the_end_cuts_off_who_is_being_answered(health: Health) -> None:
         assert get(served, "/healthz")[0] == 200
         started = time.monotonic()
         served.close()
-        assert time.monotonic() - started < 40  # the client could take ten minutes for its request
+        assert time.monotonic() - started < 300  # the client could take ten minutes for its request
         assert client.recv(1) == b""
 
 

@@ -78,7 +78,7 @@ def test_a_main_thread_that_begins_to_wait_when_the_signal_comes_gets_it_again()
     def signal_here() -> bool:
         begins.wait(60)
         signal.raise_signal(signal.SIGTERM)
-        in_time = ended.wait(30)
+        in_time = ended.wait(60)
         wait.release()
         return in_time
 
@@ -86,9 +86,9 @@ def test_a_main_thread_that_begins_to_wait_when_the_signal_comes_gets_it_again()
         in_time = pool.submit(signal_here)
         with Interruption(end_process=End()) as ending, contextlib.suppress(Interrupted):
             begins.set()
-            wait.acquire(timeout=60)
+            wait.acquire(timeout=120)
         ended.set()
-        assert in_time.result(60)
+        assert in_time.result(120)
     assert ending.exit_code == 128 + signal.SIGTERM
 
 

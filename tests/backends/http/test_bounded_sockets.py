@@ -34,7 +34,7 @@ from tieredstore.process.retry import RetryPolicy
 pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 0.4
-GRACE_S = 40.0
+GRACE_S = 120.0
 
 
 class Trickle(ConnectionServer):

@@ -22,6 +22,8 @@ from tieredstore.remote import RemoteStorageManager
 
 LOG = bytes(range(256)) * 40
 MANIFESTS = "*.rsm-manifest"
+SILENT_S = 300
+"""Time after which a blocked store answers by itself."""
 
 
 class Scene:
@@ -47,7 +49,7 @@ class Scene:
 
     def _block(self, _: Operation) -> None:
         self.is_asked.set()
-        assert self.answers.wait(60)
+        assert self.answers.wait(SILENT_S)
 
     def copied(self) -> RemoteLogSegmentMetadata:
         metadata = new_metadata(len(LOG))
