@@ -142,6 +142,18 @@ def test_batches_tell_what_is_open_if_no_index_can_be_read() -> None:
     )  # fmt: skip
 
 
+class _WrongFirst(Stored):
+    def fetch_indexes(self, segment: RemoteLogSegmentMetadata, _: object) -> dict[IndexType, io.BytesIO]:
+        state = ProducerState(1, 0, 0, 1, 0, 0, -1, 100)
+        return {IndexType.PRODUCER_SNAPSHOT: io.BytesIO(format_producer_snapshot([state]))}
+
+
+def test_a_snapshot_with_a_transaction_from_beyond_its_segment_is_not_used() -> None:
+    """A cut at that offset would remove nothing, so the search for a cut would never end."""
+    parts = [Part(0, 2, [at(0, 0), build_batch([Record(b"v")], 1, producer=ONE)])]
+    assert _WrongFirst(parts).bounds(None) == (0, 1)
+
+
 @given(
     steps=st.lists(st.tuples(st.sampled_from("ABCx"), st.integers(1, 3), st.booleans()), min_size=1, max_size=25),
     cuts=st.sets(st.integers(1, 60), max_size=5),

@@ -153,13 +153,12 @@ def stored_producers(source: RemoteStorageManager, span: Span) -> tuple[Producer
         _logger.warning("%s: %s; its batches are read instead", span.segment, error)
         return None
     # Without this check, the snapshot of a later segment would hide transactions that are open at the end of this one.
-    if (last := max((state.last_offset for state in states), default=-1)) > span.segment.end_offset:
+    named = (offset for state in states for offset in (state.last_offset, state.current_txn_first_offset))
+    if (last := max(named, default=-1)) > span.segment.end_offset:
         _logger.warning(
-            "the snapshot of producers of %s has a batch that ends at offset %d, beyond its end; its batches are read "
-            "instead",
-            span.segment,
-            last,
-        )
+            "the snapshot of producers of %s names offset %d, beyond its end; its batches are read instead",
+            span.segment, last,
+        )  # fmt: skip
         return None
     return states
 
