@@ -41,9 +41,9 @@ def read_named(path: Path, *, absent: str | None = None) -> bytes:
 
 
 @contextlib.contextmanager
-def whole_file(target: Path) -> Generator[BinaryIO]:
+def whole_file(target: Path, *, replaces: bool = True) -> Generator[BinaryIO]:
     """Open a new file. If the block succeeds, sync the file and replace ``target`` by it; otherwise leave ``target``
-    unchanged.
+    unchanged. Unless ``replaces`` is true, raise FileExistsError if ``target`` exists at the end of the block.
 
     Also remove drafts (unfinished files) of ``target`` that killed processes have left behind.
     """
@@ -52,8 +52,23 @@ def whole_file(target: Path) -> Generator[BinaryIO]:
         yield file
         file.flush()
         os.fsync(file.fileno())
-        draft.replace(target)
+        if replaces or not _link(draft, target):
+            draft.replace(target)
     sync_folder(target.parent)
+
+
+def _link(draft: Path, target: Path) -> bool:
+    """Give a draft its final name, and return True; raise FileExistsError if that name is taken. On a file system
+    without hard links, only claim the name by an empty file, and return False.
+    """
+    try:
+        os.link(draft, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        target.touch(exist_ok=False)
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -307,6 +308,24 @@ def test_a_cut_in_a_file_is_never_replaced(tmp_path: Path, moment: str, sentence
     words = ["orders", "--store", bucket.root, "--bootstrap-server", "localhost:1", "--to", moment, "--cut-file", path]
     tieredstore("restore", "produce", *words).fails(2, sentence)
     assert TimeCut.read(path) == TimeCut(70, ())
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_of_two_first_runs_with_one_file_the_second_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_links: bool
+) -> None:
+    """Both runs found no file, so both write one."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    if not has_links:
+        monkeypatch.setattr(os, "link", refuse)
+    TimeCut(70, ()).write(path := tmp_path / "cut.json")
+    with pytest.raises(ConfigError, match="now has the end offsets of another run: run the command again"):
+        TimeCut(80, ()).write(path)
+    assert TimeCut.read(path) == TimeCut(70, ())
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_repeated_command_ends_at_the_cut_in_the_file_and_says_where(tmp_path: Path) -> None:

@@ -102,15 +102,20 @@ class TimeCut:
         return {where: known[where] for where in partitions}
 
     def write(self, path: Path) -> None:
-        """Write the cut to a pipe, a device or a file. A file appears only when it is complete. Raise ConfigError if
-        ``path`` cannot be written."""
+        """Write the cut to a pipe, a device or a new file, which appears only when it is complete. Raise ConfigError if
+        ``path`` cannot be written, or if another run has written the file in the meantime."""
         body = RESTORE_CUT.to_bytes(asdict(self), indent=2)
         try:
             if path.exists() and not path.is_file():
                 path.write_bytes(body)
                 return
-            with whole_file(path) as file:
+            with whole_file(path, replaces=False) as file:
                 file.write(body)
+        except FileExistsError:
+            raise ConfigError(
+                f"{path} now has the end offsets of another run: run the command again to end at them, or name another "
+                "--cut-file"
+            ) from None
         except OSError as error:
             raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
 
