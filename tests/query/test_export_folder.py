@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,23 @@ def test_a_full_disk_leaves_nothing_of_a_file(bucket: Bucket, tmp_path: Path, mo
             exported(bucket, out)
     assert [path.name for path in out.iterdir()] == ["_tieredstore"]
     assert exported(bucket, out) == 10
+
+
+def test_a_full_disk_leaves_the_note_about_earlier_files(bucket: Bucket, tmp_path: Path) -> None:
+    """Without the note, files of other types or of another isolation could follow."""
+    out = tmp_path / "out"
+    assert exported(bucket, out) == 10
+    noted = (out / NOTE).read_bytes()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            exported(bucket, out, on_data_loss="report")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (out / NOTE).read_bytes() == noted
+    with pytest.raises(ConfigError, match="have isolation read_committed"):
+        exported(bucket, out, isolation="read_uncommitted")
 
 
 def dict_of(module: Any) -> Any:

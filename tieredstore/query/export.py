@@ -170,9 +170,9 @@ def export_folder(folder: Path, query: LogQuery, snapshot: LogSnapshot, plan: Re
     kind = _kind(query, snapshot, plan)
     note = folder / _HOME / "export" / f"{query.topic}.{ending}.json"
     note.parent.mkdir(parents=True, exist_ok=True)
-    with note.open("a+b") as file:
+    note.touch()
+    with note.open("r+b") as file:
         _lock(file, folder, query.topic)
-        file.seek(0)
         loss, there = query.on_data_loss, dict[str, object]()
         if noted := file.read():
             there.update(_parse(noted, note))
@@ -183,9 +183,11 @@ def export_folder(folder: Path, query: LogQuery, snapshot: LogSnapshot, plan: Re
                     f"{query.words.accept_loss} again, {_WAY_OUT}"
                 )
         if not noted or (loss == "report" and there.get(_LOSS) != loss):
-            file.truncate(0)
+            # Overwrite the note, then cut its end: on a full disk, a note that is emptied first would be lost.
+            file.seek(0)
             file.write(EXPORT.to_bytes({**kind, _LOSS: loss}, indent=2))
-            file.flush()
+            file.truncate()
+            os.fsync(file.fileno())
         for draft in folder.glob(f".{query.topic}-*.{ending}.part"):
             draft.unlink(missing_ok=True)
         yield
