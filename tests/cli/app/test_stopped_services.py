@@ -17,7 +17,7 @@ from tests.support.uploader.uploader_disk import BrokerDisk
 
 pytestmark = pytest.mark.slow
 
-SOON_S = 120.0
+SOON_S = 20.0
 """Time in which a stopped service must end. It is much shorter than any drain time, but enough on a busy machine."""
 LONG_S = 120.0
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
