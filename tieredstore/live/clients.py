@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 import weakref
-from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -232,32 +231,26 @@ class LiveAdmin(AdminClient):
         If a request needs an unknown leader, librdkafka 2.16 looks it up. If other metadata arrives at that moment, it
         uses memory that it has freed, and the process ends.
         """
-        by_topic: defaultdict[str, list[int]] = defaultdict(list)
-        for topic, partition in partitions:
-            by_topic[topic].append(partition)
-        listed = self.metadata(timeout_s, doing, None if len(by_topic) > 1 else next(iter(by_topic)))
-        return {
-            (topic, number): error
-            for topic, numbers in by_topic.items()
-            for number, error in partition_errors(listed, topic, numbers).items()
-        }
+        wanted = list(partitions)
+        topics = {topic for topic, _ in wanted}
+        return partition_errors(self.metadata(timeout_s, doing, topics.pop() if len(topics) == 1 else None), wanted)
 
 
-def partition_errors(listed: ClusterMetadata, topic: str, partitions: Iterable[int]) -> dict[int, KafkaError]:
-    """Return the errors that the cluster's metadata reports about these partitions of a topic, by partition number."""
-    known = listed.topics.get(topic)
-    if known is None:
-        return dict.fromkeys(partitions, KafkaError(KafkaError._UNKNOWN_TOPIC))
-    if known.error is not None:
-        return dict.fromkeys(partitions, known.error)
-    errors: dict[int, KafkaError] = {}
-    for number in partitions:
-        partition = known.partitions.get(number)
-        if partition is None:
-            errors[number] = KafkaError(KafkaError._UNKNOWN_PARTITION)
+def partition_errors(listed: ClusterMetadata, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, KafkaError]:
+    """Return the errors that the cluster's metadata reports about these partitions."""
+    errors: dict[TopicPartition, KafkaError] = {}
+    for topic, number in partitions:
+        known = listed.topics.get(topic)
+        partition = None if known is None else known.partitions.get(number)
+        if known is None:
+            errors[topic, number] = KafkaError(KafkaError._UNKNOWN_TOPIC)
+        elif known.error is not None:
+            errors[topic, number] = known.error
+        elif partition is None:
+            errors[topic, number] = KafkaError(KafkaError._UNKNOWN_PARTITION)
         # Ignore all other errors, because they concern unavailable replicas and do not affect reading.
         elif partition.leader not in listed.brokers:
-            errors[number] = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
+            errors[topic, number] = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
     return errors
 
 

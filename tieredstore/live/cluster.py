@@ -457,7 +457,7 @@ class LiveCluster(Closing):
         """Return the error of one partition, or the connection's error if that error explains more."""
         named = _name_of(what)
         of = f"{doing}, for {named}" if named else doing
-        if error.args[0].code() == KafkaError._NOENT and isinstance(what, tuple):
+        if error.args[0].code() == KafkaError._NOENT and isinstance(what, tuple):  # it had one when it was checked
             return BrokerUnavailableError(f"{doing}: {named} has no leader now")
         return self._name_absent(client.trouble.failure(error.args[0], of, self._timeout_s), named)
 

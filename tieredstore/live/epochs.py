@@ -61,15 +61,15 @@ class EpochInquiry:
         """
         end, wait_s = time.monotonic() + timeout_s, _FIRST_WAIT_S
         while waiting := self._epochs.keys() - self._answers.keys():
-            again = time.monotonic() + wait_s
+            if (now := time.monotonic()) > end:
+                raise self._consumer.trouble.unavailable(self._doing, timeout_s)
             self._request(waiting)
-            while waiting - self._answers.keys() and time.monotonic() < again:
+            again = min(now + wait_s, end)
+            while waiting - self._answers.keys() and time.monotonic() <= again:
                 for message in self._consumer.consume(len(waiting), _POLL_S):
                     self._hear(message)
                 if (final := self._consumer.trouble.final(self._doing)) is not None:
                     raise final
-                if time.monotonic() > end and waiting - self._answers.keys():
-                    raise self._consumer.trouble.unavailable(self._doing, timeout_s)
             wait_s *= 2
         return {where: answer for where, answer in self._answers.items() if answer is not None}
 

@@ -12,7 +12,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException
 
 from tieredstore.errors import BrokerUnavailableError, ResourceNotFoundError, TieredStoreError
-from tieredstore.live.clients import LiveAdmin, LiveConsumer, partition_errors
+from tieredstore.live.clients import LiveConsumer, partition_errors
 from tieredstore.live.faults import fault, kind_of, unknown_s
 from tieredstore.model import TopicPartition
 
@@ -28,7 +28,7 @@ class TopicWatch:
     """Asks the brokers at intervals about partitions from which no messages arrive. Use it only on its client's
     thread."""
 
-    def __init__(self, client: LiveConsumer | LiveAdmin, timeout_s: float) -> None:
+    def __init__(self, client: LiveConsumer, timeout_s: float) -> None:
         self._client = client
         self._unknown_s = unknown_s(timeout_s)
         self._first_s = min(_FIRST_S, self._unknown_s / 4)
@@ -53,7 +53,7 @@ class TopicWatch:
         A missing topic is an error only after a few seconds, because brokers may not know a new topic yet. Temporary
         errors are kept in the client's ``trouble``.
         """
-        errors = self.errors(topic, partitions)
+        errors = self._errors(topic, partitions)
         now = time.monotonic()
         faults: dict[int, TieredStoreError] = {}
         is_waited_for = False
@@ -74,12 +74,13 @@ class TopicWatch:
         self._look_at = now + self._pause_s
         return faults
 
-    def errors(self, topic: str, partitions: Iterable[int]) -> dict[int, KafkaError]:
-        """Return the brokers' errors about these partitions. This takes one request."""
+    def _errors(self, topic: str, partitions: Iterable[int]) -> dict[int, KafkaError]:
+        """Return the brokers' errors about these partitions."""
         try:
             listed = self._client.list_topics(topic, timeout=self._look_s)
         except KafkaException as raised:
             failure: KafkaError = raised.args[0]
             # If no broker answers, report nothing here, because the client's connection error explains more.
             return {} if kind_of(failure) is BrokerUnavailableError else dict.fromkeys(partitions, failure)
-        return partition_errors(listed, topic, partitions)
+        errors = partition_errors(listed, ((topic, number) for number in partitions))
+        return {number: error for (_, number), error in errors.items()}
