@@ -125,7 +125,7 @@ def restored_index(folder: Path, base_offset: int, stop: int | None = None) -> S
     ("is_swapped", "words"),
     [
         (False, r"^orders-0 at offset 0 .*: the producer snapshot is damaged: its CRC does not match.* instead$"),
-        (True, "the snapshot of producers of orders-0 at offset 0 .* ends at offset 19, beyond its end; .* instead$"),
+        (True, "the snapshot of producers of orders-0 at offset 0 .* names offset 19, beyond its end; .* instead$"),
     ],
 )
 def test_a_wrong_snapshot_of_producers_is_replaced_by_the_batches(
