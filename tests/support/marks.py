@@ -71,6 +71,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # Spark.
     if getattr(config.option, "dist", "no") == "load":
         config.option.dist = "loadfile"
+    # Do not replace a worker that died. xdist 3.8 assigns its replacement a single unit, and a worker does not run its
+    # last test before it gets another one. So if the unit has one test, the run never ends.
+    if getattr(config.option, "maxworkerrestart", "") is None:
+        config.option.maxworkerrestart = "0"
 
 
 @pytest.hookimpl(optionalhook=True)
