@@ -15,6 +15,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from tests.support.paths import COVERAGE_VARIABLE, REPOSITORY
+from tests.support.waiting import END_S, join
 from tieredstore.process.service import Service
 
 _BEGIN = """
@@ -41,7 +42,7 @@ class Running:
         self.process = process
         self.lines: list[str] = []
         self.came = threading.Condition()
-        self.reader = threading.Thread(target=self._read)
+        self.reader = threading.Thread(target=self._read, name="the reader of a process's output", daemon=True)
         self.reader.start()
 
     def _read(self) -> None:
@@ -75,7 +76,7 @@ class Running:
 
     def code(self) -> int:
         ended = self.process.wait(120)
-        self.reader.join(120)
+        join(self.reader)
         return ended
 
 
@@ -96,8 +97,8 @@ def running(code: str) -> Generator[Running, None, None]:
         yield run
     finally:
         process.kill()
-        process.wait()
-        run.reader.join()
+        process.wait(END_S)
+        join(run.reader)
         for stream in (process.stdin, process.stdout):
             assert stream is not None
             stream.close()

@@ -8,10 +8,19 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
-END_S: Final = 300.0
-"""Seconds that the work may take to end after ``stopped`` is set; generous, for a busy machine."""
+END_S = 300.0
+"""Seconds that a thread or process may take to end after it was told to; generous, for a busy machine."""
+
+
+def join(*threads: threading.Thread) -> None:
+    """Wait until the threads have ended. Fail the test if one has not ended within ``END_S``."""
+    end = time.monotonic() + END_S
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    running = [thread.name for thread in threads if thread.is_alive()]
+    assert not running, f"{', '.join(running)} did not end within {END_S:g} s"
 
 
 def wait_until(

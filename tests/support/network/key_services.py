@@ -235,7 +235,11 @@ def serving(service: KeyService, *, certificate: tuple[Path, Path] | None = None
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*certificate)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
+        server.socket = context.wrap_socket(
+            server.socket,
+            server_side=True,
+            do_handshake_on_connect=False,  # or a client that does not begin TLS blocks the thread that accepts clients
+        )
         scheme = "https"
     service.url = f"{scheme}://127.0.0.1:{server.port}"
     with RunningServer(server):

@@ -12,17 +12,18 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
+from tests.support.waiting import join
+
 
 class LoopbackServer(socketserver.ThreadingTCPServer):
     """Server that tracks open connections, because a kept-alive one would keep its thread, and so the server, alive."""
 
     allow_reuse_address = True
-    daemon_threads = False
-    block_on_close = True
     request_queue_size = 128  # a client that finds the queue full tries again after a second
 
     def __init__(self, handler: Callable[[Any, Any, Any], socketserver.BaseRequestHandler], port: int = 0) -> None:
         self._open: set[socket.socket] = set()
+        self._threads_of_clients: list[threading.Thread] = []
         super().__init__(("127.0.0.1", port), handler)
 
     @property
@@ -33,12 +34,23 @@ class LoopbackServer(socketserver.ThreadingTCPServer):
     def process_request(self, request: object, client_address: object) -> None:
         if isinstance(request, socket.socket):
             self._open.add(request)
-            super().process_request(request, client_address)
+            name = f"the thread of a client of the test server at port {self.port}"
+            # A daemon, because a thread that does not end must fail one test, and not keep the whole run from ending.
+            thread = threading.Thread(
+                target=self.process_request_thread, args=(request, client_address), name=name, daemon=True
+            )
+            self._threads_of_clients = [*(each for each in self._threads_of_clients if each.is_alive()), thread]
+            thread.start()
 
     def shutdown_request(self, request: object) -> None:
         if isinstance(request, socket.socket):
             self._open.discard(request)
             super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        """Close the server, and wait for the threads of its clients. Fail the test if one does not end."""
+        super().server_close()
+        join(*self._threads_of_clients)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore clients that disconnect."""
@@ -64,7 +76,7 @@ class RunningServer:
         self._server = server
         self.port = server.port
         # Poll at a short interval, because shutdown waits for a poll.
-        self._thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        self._thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -73,8 +85,9 @@ class RunningServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.shutdown()
-        self._thread.join()
+        shutdown = threading.Thread(target=self._server.shutdown, name="shutdown of a test server", daemon=True)
+        shutdown.start()
+        join(shutdown, self._thread)
         self._server.cut_all()
         self._server.server_close()
 
@@ -109,7 +122,7 @@ def relay(client: socket.socket, server: socket.socket, *, pause: Callable[[], o
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
-    there = threading.Thread(target=pump, args=(client, server))
+    there = threading.Thread(target=pump, args=(client, server), daemon=True)
     there.start()
     pump(server, client)
-    there.join()
+    join(there)

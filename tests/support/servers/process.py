@@ -139,7 +139,7 @@ class ServerProcess:
         """Kill the server and all its child processes; do nothing if it is dead already."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self._process.wait(READY_TIMEOUT_S)
         if self._process.stdin is not None:
             self._process.stdin.close()
 

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.paths import REPOSITORY
 from tests.support.spark.early_connection import worker_python
+from tests.support.waiting import END_S
 
 CONF: Mapping[str, str] = {
     "spark.master": "local[2]",
@@ -66,7 +67,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait()
+    gateway.proc.wait(END_S)
 
 
 def read(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:

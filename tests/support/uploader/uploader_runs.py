@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 from tests.support.cli.cli_process import command, environment, measured_command
 from tests.support.kafka.kafka_topics import TIMEOUT_S
 from tests.support.paths import REPOSITORY
+from tests.support.waiting import END_S
 
 Place = tuple[str, int]
 
@@ -74,4 +75,4 @@ def uploader_process(settings: Path, log: Path, *, measured: bool = False) -> Ge
             yield process
         finally:
             process.kill()
-            process.wait()
+            process.wait(END_S)
