@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Unpack
 
 import pytest
@@ -17,7 +18,8 @@ from tests.support.golden.records import expected_rows
 from tests.support.golden.segments import case_path
 from tests.support.kafka.kafka_topics import Produced, delete_records
 from tests.support.kafka.live_topics import TieredTopic
-from tests.support.records.topic_buckets import Bucket
+from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog
+from tests.support.records.topic_buckets import FIRST_ID, Bucket
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import unanswered_port
 from tieredstore.api.reading import ReadOptions
@@ -25,7 +27,10 @@ from tieredstore.config import load_settings
 from tieredstore.consumer import Consumer
 from tieredstore.consumer.cli.consume import ConsumedTopic
 from tieredstore.errors import BrokerUnavailableError
+from tieredstore.kafka.checkpoints import ProducerState
+from tieredstore.model import TopicIdPartition
 from tieredstore.query.topic_columns import ColumnTypes
+from tieredstore.testing.batches import ANONYMOUS, Producer, Record, build_batch
 
 COUNT = 300
 HOW: Final[ReadOptions] = {
@@ -145,10 +150,15 @@ class Group:
         monkeypatch.setattr(Consumer, "store_offsets", store)
 
     def consume(
-        self, settings: Path, write: Callable[[Iterator[Any]], None], topic: str = "orders", **how: Unpack[ReadOptions]
+        self,
+        settings: Path,
+        write: Callable[[Iterator[Any]], None],
+        topic: str = "orders",
+        client: Mapping[str, str] = MappingProxyType({}),
+        **how: Unpack[ReadOptions],
     ) -> None:
         found, chosen = load_settings(settings), HOW | how
-        with closing(ConsumedTopic(found, {}, topic, "readers", None, chosen, follows=False)) as consumed:
+        with closing(ConsumedTopic(found, client, topic, "readers", None, chosen, follows=False)) as consumed:
             write(iter(consumed))
 
 
@@ -176,6 +186,29 @@ def test_a_transaction_without_outcome_is_told_of(
     seen.clear()
     group.consume(settings, note, "txn", isolation="read_uncommitted")
     assert seen == [row["offset"] for row in expected_rows("07-txn", 0) if row["offset"] < 605]
+
+
+def test_the_brokers_offsets_after_a_transaction_without_outcome_are_named(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The broker's log begins within the transaction. So the broker's later records are held back, too."""
+    producers = [ANONYMOUS, Producer(7, 0, 0, transactional=True), ANONYMOUS, ANONYMOUS]
+    batches = [build_batch([Record(b"v")], at, producer=one) for at, one in enumerate(producers)]
+    opened = [ProducerState(7, 0, 0, 1, 0, 0, 0, 1)]
+    bucket.copy(TopicIdPartition(FIRST_ID, "orders", 0), batches, range(4), producers=opened)
+    broker, group, seen = ScriptedBroker({("orders", 0): ScriptedLog(3, 9)}), Group(monkeypatch), list[int]()
+    monkeypatch.setattr("tieredstore.consumer.cli.consume.Consumer", broker.reader)
+
+    def note(batches: Iterator[Any]) -> None:
+        seen.extend(offset for batch in batches for offset in batch.column("offset").to_pylist())
+
+    settings = write_settings(tmp_path, {**bucket.options, "chunk.size": "16384"})
+    group.consume(settings, note, client={"bootstrap.servers": "127.0.0.1:1"})
+    assert seen == [0]
+    assert (
+        "tieredstore: left out: offsets 1 to 8 of orders-0, held back by a transaction that has no outcome in the "
+        "segments, which end at offset 3; --isolation read_uncommitted shows them\n"
+    ) in capsys.readouterr().err  # that the broker cannot be reached may be told, too
 
 
 def test_records_that_were_not_written_are_not_committed(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:

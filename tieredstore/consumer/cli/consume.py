@@ -123,7 +123,7 @@ class ConsumedTopic:
                 continue
             if self._held_back.get(where) != position:
                 self._held_back[where] = position
-                tell_left_out([describe_undecided(where, position, stored_end)])
+                tell_left_out([describe_undecided(where, position, stored_end, one["live_end"] or 0)])
 
     def _check_broker(self, begun: float) -> None:
         """Raise a permanent error of the broker at once. Raise a transient error only if the group has assigned no
