@@ -4,7 +4,9 @@ the brokers have forgotten.
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.catalog.metadata_topic import PartitionDelete, PartitionDeleteState, SegmentState, SegmentUpdate
 from tieredstore.cli.bucket.rm import WORDS
 from tieredstore.errors import ConfigError, CorruptDataError
+from tieredstore.model import RemoteLogSegmentId, Uuid
 from tieredstore.ops.brokers import BrokersView
 from tieredstore.ops.garbage.collection import Garbage, GarbageCollection
 from tieredstore.ops.garbage.holds import LegalHold, place_hold
@@ -259,6 +262,22 @@ def test_records_of_another_clusters_brokers_delete_nothing() -> None:
     other = run_of(1, partition_of("other"))[0]
     values = [record_of(other, SegmentState.COPY_SEGMENT_STARTED)]
     assert {step.outcome for step in collect(store, Topic(values))} == {Outcome.UNKNOWN}
+    assert len(list(list_segments(store))) == len(MADE)
+
+
+def test_a_full_disk_for_the_brokers_records_deletes_nothing(topic: Topic) -> None:
+    """There are more records than memory takes."""
+    where = replace(MADE[0].where, topic="x" * 249)
+    for _ in range(8000):
+        metadata = replace(MADE[0].metadata, remote_log_segment_id=RemoteLogSegmentId(where, Uuid.random()))
+        topic.values.append(segment_record(metadata))
+    store, before = aged(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(ConfigError, match=r"the brokers' records do not fit .*: free space, or set TMPDIR"):
+            remove(store, topic)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert len(list(list_segments(store))) == len(MADE)
 
 

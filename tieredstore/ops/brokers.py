@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tieredstore.catalog.metadata_topic import (
     SegmentRecord,
@@ -16,7 +14,7 @@ from tieredstore.catalog.metadata_topic import (
     SegmentUpdate,
     parse_metadata_record,
 )
-from tieredstore.errors import CorruptDataError
+from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.model import RemoteLogSegmentId, TopicIdPartition
 from tieredstore.process.closing import Closing
 
@@ -75,18 +73,25 @@ class MetadataTopic:
         self._read_up_to = ends
 
 
+class _TemporaryDatabase(sqlite3.Connection):
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        try:
+            return super().execute(sql, parameters)
+        except sqlite3.OperationalError as error:
+            sentence = f"the brokers' records do not fit into a temporary file ({error})"
+            raise ConfigError(f"{sentence}: free space, or set TMPDIR to a folder with more") from error
+
+
 class BrokersSegments(Closing):
     """The state of each segment, from the records of the metadata topic. Not thread-safe.
 
-    A temporary file holds the segments, because there may be millions. :meth:`close` removes the file.
+    There may be millions, so SQLite writes them to a temporary file when they no longer fit in its cache. It removes
+    the file itself.
     """
 
     def __init__(self) -> None:
-        with contextlib.ExitStack() as opened:
-            folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="tieredstore-brokers-"))
-            self.database = opened.enter_context(contextlib.closing(sqlite3.connect(Path(folder) / "segments")))
-            self.database.executescript(_TABLES)
-            self._opened = opened.pop_all()
+        self.database = sqlite3.connect("", factory=_TemporaryDatabase)
+        self.database.executescript(_TABLES)
 
     def apply(self, value: bytes) -> None:
         """Apply the value of the next record. Raise CorruptDataError if the value is not a metadata record of Kafka."""
@@ -118,8 +123,8 @@ class BrokersSegments(Closing):
         return found is not None
 
     def close(self) -> None:
-        """Remove the temporary file."""
-        self._opened.close()
+        """Close the temporary database."""
+        self.database.close()
 
 
 class BrokersView(BrokersSegments):
