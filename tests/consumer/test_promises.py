@@ -111,7 +111,7 @@ def test_eager_assignments_are_one_a_second_at_most() -> None:
     now, client = [100.0], Assignments()
     inside: Any = client
     live = LiveSide(inside, 60.0, Makers(clock=lambda: now[0]))
-    live.is_eager = True
+    live.join_group(is_eager=True)
     for number in range(6):
         partition = live.partitions["orders", number] = Partition(("orders", number), Position(10 * number))
         live.add(partition)

@@ -65,7 +65,7 @@ class Group:
             topics, on_assign=self._take_assigned, on_revoke=self._take_revoked, on_lost=self._take_lost
         )
         self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost
-        self._parts.core.live.is_eager = self._parts.settings.is_eager
+        self._parts.core.live.join_group(is_eager=self._parts.settings.is_eager)
 
     def assign(self, places: Sequence[KafkaPartition]) -> None:
         """Replace the assignment."""

@@ -61,6 +61,10 @@ class LiveSide:
             if isinstance(partition.phase, Live):
                 yield partition, partition.phase
 
+    def join_group(self, *, is_eager: bool) -> None:
+        """Assign by the group's protocol from now on. Without a group, assignments are incremental."""
+        self.is_eager = is_eager
+
     def add(self, partition: Partition) -> None:
         """Make a partition live: let the client fetch it from its position on."""
         assert partition.position is not None

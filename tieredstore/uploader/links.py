@@ -18,7 +18,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -144,7 +144,6 @@ class Links:
         self._failed: dict[Path, tuple[Path, str]] = {}
         """The partitions' folders whose last link failed, each with the folder for links and the reason."""
         self.is_read_only = False
-        """True during a plan, which neither makes nor removes links."""
         found = self._folders = tuple(dict.fromkeys(hold_dir_of(folder, log_dirs) for folder in folders))
         self._folder_by_log_dir = {log_dir: find_hold_dir(log_dir, found) for log_dir in log_dirs if found}
         for folder in found:
@@ -154,6 +153,15 @@ class Links:
             except BaseException:
                 self.close()
                 raise
+
+    @contextlib.contextmanager
+    def read_only(self) -> Generator[None]:
+        """Neither make nor remove links during the block."""
+        self.is_read_only = True
+        try:
+            yield
+        finally:
+            self.is_read_only = False
 
     @property
     def is_on(self) -> bool:

@@ -351,12 +351,9 @@ class Uploader(Closing):
 
         The result lists segments of led partitions to upload, segments that retention would delete, and refused topics.
         """
-        self._links.is_read_only = True
-        try:
+        with self._links.read_only():
             self._begin()
             return self.tries.watch(lambda: Table(self._plan()))
-        finally:
-            self._links.is_read_only = False
 
     def _plan(self) -> Iterator[Outcome]:
         for partition in self.disk.partitions:

@@ -164,7 +164,7 @@ class Restore:
         properties = {"bootstrap.servers": self.server.bootstrap_servers, **more.pop("properties", {})}
         options = ProduceOptions(topics=dict(self.topics), **more.pop("options", {}))
         with BucketTopics(self.source.bucket.manager, options) as source:
-            source.cut = cut
+            source.end_at(cut)
             return list(ProduceRun(source, properties, **more).outcomes())
 
     @property

@@ -51,9 +51,9 @@ def test_records_after_an_open_transaction_are_named(bucket: Bucket) -> None:
             "which end at offset 2"
         )
         assert topics.lacks == [sentence]
-        topics.cut = cut_at(1)
+        topics.end_at(cut_at(1))
         assert topics.lacks == [sentence]
-        topics.cut = cut_at(0)
+        topics.end_at(cut_at(0))
         assert topics.lacks == []
 
 

@@ -60,7 +60,7 @@ class SegmentLogs:
         """
         stream = self._take_prepared(metadata, byte_range) or self._open(metadata, byte_range)
         if next_segment is not None:
-            stream.continuation = Continuation(self, next_segment)
+            stream.continue_in(Continuation(self, next_segment))
         return stream
 
     def prepare(self, metadata: RemoteLogSegmentMetadata) -> PreparedSegment:

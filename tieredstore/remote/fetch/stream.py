@@ -90,7 +90,7 @@ class SegmentStream(io.RawIOBase):
         self._range = byte_range
         self._position = byte_range.start
         self._loader = loader
-        self.continuation: Continuation | None = None
+        self._continuation: Continuation | None = None
         self._buffers = loader.take_buffers()
         self._scheduled: deque[Scheduled] = deque()
         self._head: Original | None = None
@@ -105,7 +105,11 @@ class SegmentStream(io.RawIOBase):
         self._scheduled = deque()
         self._head = None
         self._buffers = StreamBuffers(reuse=self._loader.cache is None)
-        self.continuation = None
+        self._continuation = None
+
+    def continue_in(self, continuation: Continuation) -> None:
+        """Read ahead into the next segment at the end of this one."""
+        self._continuation = continuation
 
     def readable(self) -> bool:
         """Return True."""
@@ -217,8 +221,8 @@ class SegmentStream(io.RawIOBase):
             else:
                 self._loader.give_buffers(self._buffers)
             self._loader.read_ahead.release(self)
-            if self.continuation is not None and self.remaining:
-                self.continuation.drop()
+            if self._continuation is not None and self.remaining:
+                self._continuation.drop()
         super().close()
 
     def _check_open(self) -> None:
@@ -274,8 +278,8 @@ class SegmentStream(io.RawIOBase):
         self._hold()
         past_the_end = self._position + ahead - self._range.stop
         at_segment_end = self._range.stop == self._segment.index.original_file_size
-        if past_the_end > 0 and at_segment_end and self.continuation is not None:
-            self.continuation.prepare(past_the_end)
+        if past_the_end > 0 and at_segment_end and self._continuation is not None:
+            self._continuation.prepare(past_the_end)
 
     def _start_loads(self, horizon: int, limit: int, most: int, destination: Destination | None = None) -> None:
         """Start requests of at most ``most`` bytes each, for the chunks that begin before ``horizon`` and are not

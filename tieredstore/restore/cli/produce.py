@@ -120,7 +120,7 @@ def produce(
                 source = stack.enter_context(BucketTopics(bucket.manager, options))
             except TopicNotFoundError as error:
                 raise TopicNotFoundError(f"{error}; for files of a pipeline, or batches, give --backup") from None
-            source.cut = _cut(source, moment, cut_file)
+            source.end_at(_cut(source, moment, cut_file))
         new = _new_topics(bucket.manager, create_with)
         if dry_run:
             _show_dry_run(source, client, new, as_json=output.as_json)

@@ -91,11 +91,11 @@ class SourceTopics(Closing, ABC):
     """
 
     is_backup: ClassVar[bool] = False
+    cut: TimeCut | None = None
 
     def __init__(self, bucket: RemoteStorageManager, options: ProduceOptions) -> None:
         self.bucket = bucket
         self.options = options
-        self.cut: TimeCut | None = None
 
     @property
     def lacks(self) -> Sequence[str]:
@@ -197,6 +197,10 @@ class BucketTopics(SourceTopics):
     def find_cut(self, time_ms: int) -> TimeCut:
         """Find the cut for a time: the offsets where a restore to that time stops (see ``time_cut``)."""
         return find_cut(self.bucket, self._query, time_ms, self._snapshot)
+
+    def end_at(self, cut: TimeCut | None) -> None:
+        """Let a new run end at this cut."""
+        self.cut = cut
 
     @property
     def lacks(self) -> Sequence[str]:
