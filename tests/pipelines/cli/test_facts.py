@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -81,6 +82,20 @@ def rows(done: Result, code: int = 0) -> tuple[list[dict[str, Any]], dict[str, A
 
 def by(transformer: str) -> dict[str, str]:
     return {TRANSFORMER: f"{__name__}:{transformer}"}
+
+
+def test_a_full_disk_for_temporary_files_is_one_sentence(kept: Kept) -> None:
+    file = kept.file()
+    assert tieredstore("pipeline", "run", "--once", file).code == 0
+    show = "show", *listed(kept.store), "-c", file
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        refused = tieredstore(*show)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    refused.fails(2, "a local or temporary file cannot be written: File too large: free space, or set TMPDIR")
+    assert tieredstore(*show).code == 0
 
 
 def test_a_run_counts_the_same_in_both(kept: Kept) -> None:

@@ -306,13 +306,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+_FULL_DISK: Final = (errno.EDQUOT, errno.EFBIG, errno.ENOSPC)
+
+
 def tell_refusal(error: OSError) -> int:
-    """Report a path that the system refuses to look up: ``Path.is_file`` and the like raise the system's error. Return
-    the exit code. Raise any other error, because it is a bug.
+    """Report a path that the system refuses to look up (``Path.is_file`` and the like raise the system's error), or a
+    full disk. Return the exit code. Raise any other error, because it is a bug.
     """
-    if error.filename is None or error.errno not in (errno.EACCES, errno.ENAMETOOLONG):
+    if error.filename is not None and error.errno in (errno.EACCES, errno.ENAMETOOLONG, *_FULL_DISK):
+        complain(f"{excerpt(redacted(error.filename), 200)} cannot be used: {error.strerror}")
+    elif error.errno in _FULL_DISK:
+        way = "free space, or set TMPDIR to a folder of another disk"
+        complain(f"a local or temporary file cannot be written: {error.strerror}: {way}")
+    else:
         raise error
-    complain(f"{excerpt(redacted(error.filename), 200)} cannot be used: {error.strerror}")
     return ConfigError.exit_code
 
 
