@@ -7,6 +7,7 @@ upload.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -62,7 +63,7 @@ class HourlySnapshots(Closing):
             if write_hourly(snapshots, self._cluster, self._registry):
                 self._counts.snapshots += 1
                 if self._retention_ms >= 0:
-                    snapshots.expire(self._retention_ms)
+                    snapshots.expire(self._retention_ms, int(time.time() * 1000))
         except Exception as error:
             self._counts.failed_snapshots += 1
             if not self._has_failed:

@@ -159,7 +159,7 @@ def test_a_flipped_bit_never_gives_another_snapshot(ring: KeyRing | None) -> Non
     assert refused > 380
 
 
-def test_old_ones_expire_by_the_stores_clock_and_the_newest_stays() -> None:
+def test_old_ones_expire_by_the_earlier_clock_and_the_newest_stays() -> None:
     clock = WorldClock()
     snapshots = stored_of(AgingStore(clock))
     for hour in range(4):
@@ -168,13 +168,16 @@ def test_old_ones_expire_by_the_stores_clock_and_the_newest_stays() -> None:
     clock.now_ms = NOON_MS
     snapshots.write(at(NOON_MS, "other"), is_hourly=True)
     clock.now_ms = NOON_MS + 3 * HOUR_MS
-    assert [each.name for each in snapshots.expire(2 * HOUR_MS)] == ["2026-11-28T12Z"]
-    clock.now_ms = NOON_MS + 1000 * HOUR_MS
-    assert [each.name for each in snapshots.expire(2 * HOUR_MS)] == ["2026-11-28T13Z", "2026-11-28T14Z"]
+    assert [each.name for each in snapshots.expire(2 * HOUR_MS, clock.now_ms)] == ["2026-11-28T12Z"]
+    later = NOON_MS + 1000 * HOUR_MS
+    assert not snapshots.expire(2 * HOUR_MS, later), "this machine's clock is ahead"
+    before, clock.now_ms = clock.now_ms, later
+    assert not snapshots.expire(2 * HOUR_MS, before), "the store's clock is ahead"
+    assert [each.name for each in snapshots.expire(2 * HOUR_MS, later)] == ["2026-11-28T13Z", "2026-11-28T14Z"]
     assert [(each.cluster_id, each.name) for each in snapshots.find_all()] == [
         ("c1", "2026-11-28T15Z"), ("other", "2026-11-28T12Z"),
     ]  # fmt: skip
-    assert not snapshots.expire(0)
+    assert not snapshots.expire(0, later)
 
 
 def test_a_clock_that_jumps_deletes_no_newest_one_and_an_unknown_clock_none() -> None:
@@ -184,9 +187,9 @@ def test_a_clock_that_jumps_deletes_no_newest_one_and_an_unknown_clock_none() ->
     for jump in (0, -50 * HOUR_MS, 90 * HOUR_MS, -5 * HOUR_MS):
         clock.now_ms = NOON_MS + jump
         snapshots.write(at(clock.now_ms), is_hourly=True)
-        snapshots.expire(HOUR_MS)
+        snapshots.expire(HOUR_MS, clock.now_ms)
         assert "2026-12-02T06Z" in [each.name for each in snapshots.find_all()] or jump <= 0
-    assert not stored_of(ScriptedStore(store).change("now_ms", change=lambda _: None)).expire(0)
+    assert not stored_of(ScriptedStore(store).change("now_ms", change=lambda _: None)).expire(0, clock.now_ms)
 
 
 def test_one_by_hand_has_a_name_of_its_own_and_the_latest_of_an_hour_is_found() -> None:

@@ -134,7 +134,7 @@ def test_old_ones_are_deleted_after_a_new_one(
 ) -> None:
     expired: list[int] = []
     monkeypatch.setattr("tieredstore.uploader.hourly_snapshots.write_hourly", lambda *_: True)
-    monkeypatch.setattr(Snapshots, "expire", lambda _, age_ms: expired.append(age_ms))
+    monkeypatch.setattr(Snapshots, "expire", lambda _, age_ms, _now_ms: expired.append(age_ms))
     hourly(uploaders(NOWHERE, **{"snapshots.retention.ms": "5000"})).write()
     hourly(uploaders(NOWHERE, **{"snapshots.retention.ms": "-1"})).write()
     assert expired == [5000]

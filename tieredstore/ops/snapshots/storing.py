@@ -223,21 +223,22 @@ class Snapshots:
             return True
         return wrapped is not None and wrapped.key_id == key_id
 
-    def expire(self, max_age_ms: int) -> list[StoredSnapshot]:
+    def expire(self, max_age_ms: int, now_ms: int) -> list[StoredSnapshot]:
         """Delete snapshots older than ``max_age_ms``, but never a cluster's newest one. Return the deleted snapshots.
 
-        The age of a snapshot is taken by the store's clock. If the store has no clock, or does not list times, nothing
-        is deleted.
+        The age of a snapshot is taken by the earlier of ``now_ms``, which is this machine's time, and the store's time.
+        So nothing is deleted early if one of the two clocks jumps ahead. If the store has no clock, or does not list
+        times, nothing is deleted.
         """
-        now_ms = admin_of(self.store).now_ms()
+        of_the_store = admin_of(self.store).now_ms()
         listed = self.find_all()
         newest = {each.cluster_id: each for each in listed}  # the list is sorted by time: the last one wins
         old = [
             each
             for each in listed
-            if now_ms is not None
+            if of_the_store is not None
             and each.modified_ms is not None
-            and each.modified_ms < now_ms - max_age_ms
+            and each.modified_ms < min(now_ms, of_the_store) - max_age_ms
             and each != newest[each.cluster_id]
         ]
         if old:
