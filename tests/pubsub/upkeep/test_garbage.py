@@ -193,7 +193,7 @@ def test_a_batch_of_a_slow_clock_that_is_written_while_gc_runs_is_kept(clock: Cl
 def test_a_store_whose_clock_jumps_ahead_frees_and_deletes_nothing() -> None:
     ahead_ms = 0
     store = ScriptedStore(MemoryObjectStore()).change("now_ms", change=lambda now_ms: now_ms and now_ms + ahead_ms)
-    topics = topics_of(store, retention_ms=str(5 * DAY_MS))
+    topics = topics_of(store, retention_ms=str(10 * HOUR_MS))
     topics.create("orders")
     writing = Writing(topics)
     keys = [writing.put(), writing.put()]
@@ -204,7 +204,7 @@ def test_a_store_whose_clock_jumps_ahead_frees_and_deletes_nothing() -> None:
         with pytest.raises(StoreError, match=r"is 720\.0 h ahead of this machine's, so new batches may look old"):
             collected()
     assert batch_keys(topics) == keys
-    ahead_ms = HOUR_MS
+    ahead_ms = 20 * HOUR_MS
     assert [(one.name, one.code) for one in plan] == [(keys[1], "young")]
     writing.notify(keys[1])
     assert values_of(BatchConsumer(topics, "orders"), at_least=2) == [b"0", b"1"]

@@ -106,9 +106,9 @@ def least_age_ms(upload_max_age_ms: int) -> int:
 def trusted_time_ms(
     store: ObjectStore, min_age_ms: int, upload_max_age_ms: int, *, young: str = "objects of running copies"
 ) -> int:
-    """Return the store's time, to plan a garbage collection. Raise StoreError if it is so far ahead of this machine's
-    clock that objects of a running copy (``young``) would look older than ``min_age_ms``. Raise ConfigError for a store
-    without a clock.
+    """Return the earlier of the store's time and this machine's, to plan a garbage collection. Raise StoreError if the
+    store's time is so far ahead that objects of a running copy (``young``) would look older than ``min_age_ms``. Raise
+    ConfigError for a store without a clock.
     """
     now_ms = store_time_ms(store)
     ahead_ms = now_ms - int(time.time() * 1000)
@@ -117,7 +117,7 @@ def trusted_time_ms(
             f"the clock of {store.identity} is {ahead_ms / 3_600_000:.1f} h ahead of this machine's, so {young} "
             "may look old: correct the wrong clock, or give a greater minimum age"
         )
-    return now_ms
+    return now_ms - max(0, ahead_ms)
 
 
 @dataclass(frozen=True, slots=True)
