@@ -31,6 +31,7 @@ from tests.support.records.hourly_topics import (
     hourly_topic,
     successes,
 )
+from tests.support.records.partition_history import PARTITION
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import FaultyStore, LateStore, Moment, Operation, ScriptedStore
 from tests.support.stores.operation_sweep import Killed, OperationSweep, copies_of
@@ -48,6 +49,7 @@ from tieredstore.pipelines.run.finalizing import add_partition, watermarks
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.deletion import drop_generation
 from tieredstore.reading.log_snapshot import LogSnapshot
+from tieredstore.testing.batches import Record, build_batch
 
 NEXT = pipeline_of(**BY_HOUR, secor__generation="2")
 
@@ -104,6 +106,26 @@ def test_nothing_is_finalized_unless_asked_and_late_records_are_told_all_the_sam
     copy_times(topic, 5, [0])
     run(topic, store, quiet)
     assert successes(store)[day(12)] == (2, 3, commit_log_of(quiet, store).read().written)
+
+
+def test_an_unwritten_partition_whose_manifest_is_damaged_holds_back_its_topic(
+    topic: StoredTopic, store: ObjectStore
+) -> None:
+    """Its records may be of any period."""
+    run(topic, store, quiet := pipeline_of(**(BY_HOUR | {"pipeline__finalize": "false"})))
+    before, record = {info.key for info in topic.store.list()}, Record(b"v", timestamp_ms=NOON_MS + 4 * HOUR_MS)
+    topic.copy(0, [build_batch([record])], partition=replace(PARTITION, partition=PARTITION.partition + 1))
+    (key,) = (one.key for one in topic.store.list() if one.key not in before and one.key.endswith("rsm-manifest"))
+    manifest = topic.store.get(key)
+    topic.store.put(key, b"{")
+    with Runner(quiet, Parts(store, topic.manager)) as runner:
+        assert runner.find_unfinalized() == runner.finalize() == []
+        topic.store.put(key, manifest)
+        runner.renew()
+        assert runner.finalize() == []
+    run(topic, store, quiet)
+    with Runner(quiet, Parts(store, topic.manager)) as runner:
+        assert [one.path for one in runner.finalize()] == [day(12), day(13), day(14)]
 
 
 class Prepared:

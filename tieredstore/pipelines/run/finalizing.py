@@ -61,7 +61,8 @@ def watermarks(
     minus ``delay_ms``.
     """
     times: dict[str, int] = {}
-    for where in positions.keys() | snapshot.logs.keys():
+    # A partition of which no segment can be read has no log, but may have records of any time.
+    for where in positions.keys() | snapshot.logs.keys() | {one.where for one in snapshot.unreadable}:
         log, progress = snapshot.logs.get(where), positions.get(where)
         # Without progress, no log entry records yet at which offset the partition begins.
         is_unknown = progress is None and begins_elsewhere
