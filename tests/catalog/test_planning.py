@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -19,7 +18,7 @@ from tests.support.stores.catalog_stores import (
     partition_of,
     run_of,
 )
-from tests.support.stores.doubles import CountingStore, Operation, ScriptedStore
+from tests.support.stores.doubles import CountingStore, Operation, ScriptedStore, gather
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.catalog import Catalog
 from tieredstore.catalog.planning import load_catalog
@@ -369,32 +368,17 @@ def test_objects_are_found_under_the_prefix_and_nowhere_else(store: CountingStor
         assert extents(load_catalog(manager)) == [(0, 10)]
 
 
-class CrowdedStore(CountingStore):
-    """A store that blocks reads until as many are running as there are readers."""
-
-    def __init__(self, inner: MemoryObjectStore) -> None:
-        super().__init__(inner)
-        self.now = self.most = 0
-        self.guard = threading.Lock()
-        self.crowd = threading.Event()
-
-    def get_small(self, key: str, most: int) -> bytes | None:
-        with self.guard:
-            self.now += 1
-            self.most = max(self.most, self.now)
-            if self.now == READERS:
-                self.crowd.set()
-        self.crowd.wait(120)
-        with self.guard:
-            self.now -= 1
-        return super().get_small(key, most)
-
-
 def test_manifests_are_read_by_all_readers() -> None:
-    store = CrowdedStore(MemoryObjectStore())
+    running, counts = list[Operation](), list[int]()
+
+    def begin(operation: Operation) -> None:
+        running.append(operation)
+        counts.append(len(running))
+
+    store = ScriptedStore(MemoryObjectStore()).on("get", do=begin).on("get", do=running.remove, moment="after")
+    store.on("get", do=gather(READERS))
     for segment in run_of(100, partition_of()):
         segment.put(store)
     with manager_of(store) as manager:
         load_catalog(manager)
-    assert store.crowd.is_set()
-    assert store.most == READERS
+    assert max(counts) == READERS
