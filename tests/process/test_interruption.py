@@ -6,7 +6,6 @@ import contextlib
 import logging
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -28,6 +27,15 @@ from tieredstore.process.thread_pool import ThreadPool
 
 class PatientInterruption(Interruption):
     last_act_s = 10.0
+
+    def __init__(self, *, end_process: Callable[[int], object]) -> None:
+        super().__init__(end_process=end_process)
+        self.waits_s: list[float | None] = []
+        """The time limits of all waits for a signal, in order."""
+
+    def _next_signal(self, seconds: float | None) -> int | None:
+        self.waits_s.append(seconds)
+        return super()._next_signal(seconds)
 
 
 class End:
@@ -162,15 +170,15 @@ def test_one_act_that_hangs_or_fails_does_not_keep_the_others() -> None:
 
 @pytest.mark.slow
 def test_what_needs_time_gets_it_and_a_second_signal_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interruption, "TAKING_BACK_S", 60)
+    monkeypatch.setattr(interruption, "TAKING_BACK_S", 600)
     end = End()
 
     def stay_a_while() -> None:
-        time.sleep(0.2)
+        wait_until(lambda: end.codes or (ending.waits_s[-1] or 0) > 500)
         assert end.codes == []
 
     with (
-        PatientInterruption(end_process=end),
+        PatientInterruption(end_process=end) as ending,
         pytest.raises(Interrupted),
         at_sudden_end(stay_a_while, needs_time=True),
     ):
@@ -211,7 +219,7 @@ def test_other_signals_that_have_a_handler_end_nothing() -> None:
     before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
     with Interruption(end_process=end) as ending:
         signal.raise_signal(signal.SIGUSR1)
-        time.sleep(0.2)
+    # The end of the block waits until the thread that watches signals has seen all of them.
     signal.signal(signal.SIGUSR1, before)
     assert (heard, end.codes, ending.exit_code) == ([signal.SIGUSR1], [], 0)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import pickle
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
 
+from tests.support.waiting import is_within, join, wait_until
 from tieredstore.process.forks import PerProcess
 
 created: list[int] = []
@@ -18,7 +18,6 @@ closed: list[int] = []
 
 def make() -> int:
     created.append(len(created))
-    time.sleep(0.01)
     return created[-1]
 
 
@@ -33,14 +32,21 @@ def fresh() -> PerProcess[int]:
 
 
 def test_threads_share_the_one_client() -> None:
-    clients = fresh()
-    assert created == []
-    seen: list[int] = []
-    threads = [threading.Thread(target=lambda: seen.append(clients.get())) for _ in range(8)]
+    def make_last() -> int:
+        """Make the client when each thread wants it, or already has it."""
+        wait_until(lambda: all(is_within(thread, PerProcess.get) for thread in threads if thread.is_alive()), 60)
+        return make()
+
+    def get() -> None:
+        begin.wait(60)
+        seen.append(clients.get())
+
+    fresh()
+    clients, seen, begin = PerProcess(make_last, close), list[int](), threading.Barrier(8)
+    threads = [threading.Thread(target=get) for _ in range(8)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    join(*threads)
     assert seen == [0] * 8
     assert created == [0]
 

@@ -15,11 +15,12 @@ import pytest
 from tests.support.fresh_python import run_fresh
 from tests.support.records.small_segments import memory_settings, new_metadata, write_segment
 from tests.support.stores.closing_states import COPIES, LOG, OTHERS, READS, SILENT_S, Scene, Use, waiting
-from tests.support.waiting import wait_until
+from tests.support.waiting import is_within, wait_until
 from tieredstore.backends.base import find_abandoned_writes
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AlreadyClosedError
 from tieredstore.model import IndexType
+from tieredstore.process.futures import is_done, outcome
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.remote import manager as manager_module
 
@@ -186,7 +187,7 @@ def test_a_signals_handler_may_close_what_the_main_thread_reads(tmp_path: Path) 
 
     def interrupt() -> None:
         assert scene.is_asked.wait(AT_ONCE_S)
-        time.sleep(0.1)
+        wait_until(lambda: is_within(threading.main_thread(), outcome))
         os.kill(os.getpid(), signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, lambda *_: scene.manager.close())
@@ -269,13 +270,15 @@ def test_an_interrupted_copy_ends_at_once_and_leaves_nothing(tmp_path: Path, int
         assert scene.is_asked.wait(AT_ONCE_S)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         assert interrupted.wait(AT_ONCE_S)
-        # The copy's own thread continues after the request to end.
-        time.sleep(0.1)
+        main = threading.main_thread()
+        # The handler runs within ``outcome``. After that, the main thread waits for the copy's own thread.
+        wait_until(lambda: not is_within(main, outcome) and is_within(main, is_done), AT_ONCE_S)
         scene.answers.set()
 
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         scene.copied()
+    assert scene.answers.is_set()  # the copy had time to roll back
     assert [info.key for info in scene.store.inner.list()] == before
     scene.manager.close()
 

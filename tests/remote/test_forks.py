@@ -15,9 +15,10 @@ pytestmark = pytest.mark.slow
 def test_a_child_forked_amid_loads_reads_on_and_reads_anew_and_so_does_its_parent(cache: str, tmp_path: Path) -> None:
     run_fresh(
         """
-        import os, signal, sys, threading, time, warnings
+        import os, signal, sys, threading, warnings
         from pathlib import Path
         from tests.support.records.small_segments import MODES, memory_settings, new_metadata, write_segment
+        from tests.support.waiting import wait_until
         from tieredstore.backends.memory import MemoryObjectStore
         from tieredstore.model import IndexType
         from tieredstore.remote import RemoteStorageManager
@@ -48,7 +49,7 @@ def test_a_child_forked_amid_loads_reads_on_and_reads_anew_and_so_does_its_paren
                 manager.copy_log_segment_data(segment, data)
             stream = manager.fetch_log_segment(metadata, 0, next_segment=lambda: third)
             assert stream.read(1500) == log[:1500]
-            time.sleep(0.3)  # what is on its way comes
+            wait_until(lambda: manager.fetch_stats.chunk_loads == 6, 60, what=lambda: manager.fetch_stats)
             holds.set()
             read = []
             jobs = [

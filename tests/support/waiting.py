@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from types import TracebackType
+from types import FunctionType, TracebackType
 from typing import Self
 
 END_S = 300.0
@@ -46,6 +47,18 @@ def wait_until(
         assert time.monotonic() - began_s < timeout_s, f"{what() if callable(what) else what} not within {timeout_s} s"
         meanwhile()
         time.sleep(every_s)
+
+
+def is_within(thread: threading.Thread, function: Callable[..., object]) -> bool:
+    """Return True if the thread runs this function of Python now, or something that it called.
+
+    It shows that a thread has come to a wait inside the product, where a test has no event.
+    """
+    assert isinstance(function, FunctionType)
+    frame = sys._current_frames().get(thread.ident or 0)  # pyright: ignore[reportPrivateUsage]  it is documented
+    while frame is not None and frame.f_code is not function.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 class BlockThread(ABC):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.waiting import is_within, wait_until
 from tieredstore.errors import CorruptDataError
 from tieredstore.transform.chunks import ChunkDecoder, ChunkEncoder, GrowingBuffer, ReadInto, TransformedChunks
 from tieredstore.transform.encryption import DataKey, SegmentCipher
@@ -93,36 +94,45 @@ def test_memory_does_not_grow_with_the_segment(pool: ThreadPoolExecutor) -> None
     assert len(buffers) <= 5
 
 
+class HeldReads:
+    """Reads that do not end, from position ``start`` on, before the reader of the chunks waits for running tasks."""
+
+    def __init__(self, start: int) -> None:
+        self.begun, self.ended = set[int](), set[int]()
+        self.is_held = threading.Event()
+        self._start, self._reader = start, threading.current_thread()
+
+    def read_into(self, position: int, _buffer: memoryview) -> None:
+        self.begun.add(position)
+        if position >= self._start:
+            self.is_held.set()
+            wait_until(lambda: is_within(self._reader, wait), 10)
+        self.ended.add(position)
+
+
 def test_a_failing_read_is_raised_at_its_chunk_and_nothing_runs_on(pool: ThreadPoolExecutor) -> None:
-    running = 0
+    held = HeldReads(30)
 
     def read_into(position: int, buffer: memoryview) -> None:
-        nonlocal running
-        running += 1
         if position == 20:
+            assert held.is_held.wait(60)
             raise CorruptDataError("the disk said no")
-        time.sleep(0.005)
-        running -= 1
+        held.read_into(position, buffer)
 
     chunks = iter(TransformedChunks(read_into, 1000, 10, ENCODERS[0], pool=pool, chunks_in_flight=6))
     assert [len(next(chunks)), len(next(chunks))] == [10, 10]
     with pytest.raises(CorruptDataError, match="the disk said no"):
         next(chunks)
-    assert running == 1  # only the call that raised has not counted down, so all others have ended
+    assert held.begun == held.ended
 
 
 def test_closing_early_waits_for_what_runs(pool: ThreadPoolExecutor) -> None:
-    entered, ended = [0], [0]
-
-    def read_into(_position: int, buffer: memoryview) -> None:
-        entered[0] += 1
-        time.sleep(0.01)
-        ended[0] += 1
-
-    chunks = iter(TransformedChunks(read_into, 1000, 10, ENCODERS[0], pool=pool, chunks_in_flight=3))
+    held = HeldReads(10)
+    chunks = iter(TransformedChunks(held.read_into, 1000, 10, ENCODERS[0], pool=pool, chunks_in_flight=3))
     next(chunks)
+    assert held.is_held.wait(60)
     chunks.close()
-    assert entered == ended
+    assert held.begun == held.ended
 
 
 def test_an_empty_source_has_no_chunks(pool: ThreadPoolExecutor) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.records.small_segments import MODES, memory_settings, new_metadata, write_segment
 from tests.support.stores.disk_cache_access import value_files
 from tests.support.stores.doubles import CountingStore
-from tests.support.waiting import wait_until
+from tests.support.waiting import is_within, wait_until
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AlreadyClosedError
 from tieredstore.model import RemoteLogSegmentMetadata
@@ -24,6 +23,7 @@ from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.remote.diskcache.cache import DiskChunkCache
 from tieredstore.remote.fetch import chunk_loader
+from tieredstore.remote.fetch.buffers import Destination
 from tieredstore.remote.fetch.chunk_cache import ChunkKey
 from tieredstore.remote.manager import Pools
 
@@ -234,19 +234,26 @@ class TroubleError(Exception):
 def test_after_an_error_nobody_writes_into_the_readers_buffer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who_fails: str
 ) -> None:
-    reader, helping, failed = threading.get_ident(), threading.Event(), threading.Event()
+    reader = threading.current_thread()
+    helping, failed, has_returned, written = (threading.Event() for _ in range(4))
 
     def failing(usual: GetInto) -> GetInto:
         def get_into(cache: DiskChunkCache, key: ChunkKey, buffer: memoryview) -> bool:
-            fails = (threading.get_ident() == reader) == (who_fails == "the reader")
+            fails = (threading.current_thread() is reader) == (who_fails == "the reader")
             if fails:
                 assert who_fails == "the helper" or helping.wait(60)
                 failed.set()
                 raise TroubleError
             helping.set()
             assert failed.wait(60)
-            time.sleep(0.05)  # a reader that did not wait would have returned
-            return usual(cache, key, buffer)
+            # Write when the failed reader waits for this helper. If it returns without waiting, write after that.
+            wait_until(
+                lambda: who_fails == "the helper" or has_returned.is_set() or is_within(reader, Destination.take_back)
+            )
+            try:
+                return usual(cache, key, buffer)
+            finally:
+                written.set()
 
         return get_into
 
@@ -258,6 +265,8 @@ def test_after_an_error_nobody_writes_into_the_readers_buffer(
             with pytest.raises(TroubleError):
                 stream.readinto(buffer)
             left = bytes(buffer)
+            has_returned.set()
+            assert written.wait(60)
         assert stream.tell() == 0
         assert stream.read() == LOG
         assert buffer == left

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.support.records.small_segments import MODES, memory_settings, new_metadata, write_segment
 from tests.support.stores.doubles import Moment, Operation, OperationName, ScriptedStore
+from tests.support.waiting import is_within, wait_until
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import list_segments
 from tieredstore.catalog.planning import load_catalog
@@ -73,7 +74,7 @@ def readers_own_buffer(scene: Scene) -> object:
 def behind_a_seek(scene: Scene) -> object:
     stream = scene.manager.open(scene.metadata)
     stream.read(10)
-    time.sleep(0.05)
+    wait_until(lambda: scene.manager.fetch_stats.chunk_loads == 3)  # the read one and two that are prefetched
     scene.fall_silent("get_into")
     stream.seek(9000)
     return stream.read(10)
@@ -229,7 +230,8 @@ class Waiting:
     def begin(self) -> None:
         self._thread.start()
         assert self._scene.is_asked.wait(60), self.error
-        time.sleep(0.02)  # time for other threads to begin to wait for the blocked call
+        # The thread waits for the blocked call, or is blocked itself.
+        wait_until(lambda: is_within(self._thread, threading.Condition.wait))
 
     def end(self) -> None:
         self._thread.join(60)
