@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from confluent_kafka import Uuid as KafkaUuid
     from confluent_kafka.admin import ConfigEntry, ListOffsetsResultInfo, OffsetSpec, ResourceType, TopicDescription
 
-_POLL_S: Final = 0.02
 _AGAIN_S: Final = 0.1
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
 """Topics that Kafka treats as internal: patterns of topic names do not match them."""
@@ -354,7 +352,13 @@ class LiveCluster(Closing):
         left of ``timeout_s``."""
         end = time.monotonic() + timeout_s
         for where, error in client.leader_errors(partitions, timeout_s, doing).items():
-            raise self._name_absent(fault(error, f"{doing}, for {_name_of(where)}"), _name_of(where))
+            why: KafkaError | None = error
+            if error.code() == KafkaError._UNKNOWN_TOPIC:
+                # A list of all topics omits absent topics, and also topics that the login may not describe. If a
+                # request names the topic, the broker gives the reason.
+                why = client.leader_errors([where], max(_AGAIN_S, end - time.monotonic()), doing).get(where)
+            if why is not None:
+                raise self._name_absent(fault(why, f"{doing}, for {_name_of(where)}"), _name_of(where))
         return max(_AGAIN_S, end - time.monotonic())
 
     def _one(self, ask: Callable[[float], Future[Answer]], doing: str) -> Answer:
@@ -446,10 +450,7 @@ class LiveCluster(Closing):
             client.listen(doing)
             raise self._fault(client, error, what, doing) from error
         if getattr(answer, "offset", None) == OFFSET_INVALID:
-            # If a broker is dead, the library returns OFFSET_INVALID instead of an error. Refresh the metadata, because
-            # otherwise the library asks the dead broker again.
-            with contextlib.suppress(KafkaException):
-                client.list_topics(timeout=_POLL_S)
+            # If a broker is dead, the library returns OFFSET_INVALID instead of an error.
             raise client.trouble.unavailable(doing, self._timeout_s)
         return answer
 
