@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -12,10 +14,12 @@ from tests.support.kafka.kafka_topics import TIMEOUT_S, Produced, Transaction, m
 from tests.support.kafka.mock_kafka import mock_kafka
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import unanswered_port
+from tests.support.simulated_time import SimulatedClock
 from tests.support.waiting import wait_until
 from tieredstore.errors import BrokerDeniedError, BrokerError, BrokerUnavailableError, ConfigError
 from tieredstore.live import LiveCluster
 from tieredstore.live.broker_state import BrokerState, PartitionEnd
+from tieredstore.live.clients import LiveAdmin
 
 _LIST_OFFSETS = 2
 """Number of the request ListOffsets in Kafka's protocol."""
@@ -102,6 +106,28 @@ def test_a_refused_login_ends_each_call_long_before_its_time(ask: Callable[[Brok
             with pytest.raises(BrokerDeniedError, match=f"{mocked.bootstrap_servers}.*SASL Handshake not supported"):
                 ask(state)
             assert time.monotonic() - begun < 50
+
+
+def test_both_requests_for_ends_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, allowed = SimulatedClock(), list[float]()
+    metadata, list_offsets = LiveAdmin.metadata, LiveAdmin.list_offsets
+
+    def late(client: LiveAdmin, timeout_s: float, doing: str, topic: str | None = None) -> Any:
+        clock.now += 50
+        return metadata(client, timeout_s, doing, topic)
+
+    def noted(client: LiveAdmin, *positional: Any, **named: Any) -> Any:
+        allowed.append(named["request_timeout"])
+        return list_offsets(client, *positional, **named)
+
+    monkeypatch.setattr(LiveAdmin, "metadata", late)
+    monkeypatch.setattr(LiveAdmin, "list_offsets", noted)
+    with mock_kafka() as mocked:
+        mocked.make_topic("events")
+        with BrokerState({"bootstrap.servers": mocked.bootstrap_servers}, timeout_s=60) as state:
+            monkeypatch.setattr("tieredstore.live.broker_state.time", SimpleNamespace(monotonic=clock))
+            assert state.ends([("events", 0)], stable=False)[("events", 0)].offset == 0
+    assert allowed == [10]
 
 
 def test_properties_that_cannot_be_used_are_refused_at_once() -> None:

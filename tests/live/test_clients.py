@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tests.support.fresh_python import run_fresh
 from tests.support.kafka.fatal_errors import FATAL, raise_fatal
-from tieredstore.live.clients import LiveConsumer, LiveProducer
+from tests.support.simulated_time import SimulatedClock
+from tieredstore.errors import BrokerUnavailableError
+from tieredstore.live.clients import LiveAdmin, LiveConsumer, LiveProducer
 
 
 @pytest.mark.slow
@@ -122,3 +125,21 @@ def test_a_consumer_raises_an_exception_in_its_place(call: Callable[[LiveConsume
         call_until_statistics()
     assert raised.value.args == (FATAL,)
     assert raised.value.__context__ is None
+
+
+@pytest.mark.parametrize("timeout_s", [0.3, 2.5, 60.0])
+def test_brokers_that_do_not_answer_hold_no_call_beyond_its_time(
+    monkeypatch: pytest.MonkeyPatch, timeout_s: float
+) -> None:
+    clock = SimulatedClock()
+
+    def unanswered(client: LiveAdmin, topic: str | None, timeout: float) -> None:
+        clock.sleep(timeout)
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    monkeypatch.setattr(LiveAdmin, "list_topics", unanswered)
+    monkeypatch.setattr("tieredstore.live.clients.time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
+    client = LiveAdmin({"bootstrap.servers": "127.0.0.1:1", "log_level": "0"})
+    with pytest.raises(BrokerUnavailableError, match="the leaders cannot be looked up"):
+        client.leader_errors([("orders", 0)], timeout_s, "the leaders cannot be looked up")
+    assert timeout_s <= clock.now < timeout_s + 0.1

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, admin
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -22,6 +22,9 @@ from tieredstore.live.properties import check_timeout, client_configuration
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.process.closing import Closing
 from tieredstore.process.forks import PerProcess
+
+_LEAST_S: Final = 0.1
+"""The ends are requested with at least this timeout in seconds, even if the leaders took the whole time."""
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
@@ -86,10 +89,12 @@ class BrokerState(Closing):
         client, places = self._clients.get(), list(partitions)
         if not places:
             return {}
+        end = time.monotonic() + self._timeout_s
         leaderless = client.leader_errors(places, self._timeout_s, f"ends at {self._servers} cannot be looked up")
         wanted = {KafkaPartition(*where): admin.OffsetSpec.latest() for where in places if where not in leaderless}
         level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
-        futures = client.list_offsets(wanted, isolation_level=level, request_timeout=self._timeout_s) if wanted else {}
+        left_s = max(_LEAST_S, end - time.monotonic())
+        futures = client.list_offsets(wanted, isolation_level=level, request_timeout=left_s) if wanted else {}
         by_place = {(place.topic, place.partition): future for place, future in futures.items()}
         answers = self._answers(client, by_place)
         ends = {

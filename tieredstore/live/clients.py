@@ -212,7 +212,7 @@ class LiveAdmin(AdminClient):
         end = time.monotonic() + timeout_s
         while True:
             try:
-                listed = self.list_topics(topic, timeout=min(_LISTED_S, timeout_s))
+                listed = self.list_topics(topic, timeout=min(_LISTED_S, max(_POLL_S, end - time.monotonic())))
             except KafkaException as error:
                 self.listen(doing)
                 if kind_of(error.args[0]) is not BrokerUnavailableError or time.monotonic() > end:
