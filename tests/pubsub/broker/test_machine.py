@@ -537,3 +537,25 @@ class BrokerMachine(RuleBasedStateMachine):
 
 TestBroker = pytest.mark.slow(BrokerMachine.TestCase)
 TestBroker.settings = settings(max_examples=examples(600), stateful_step_count=40)
+
+
+@pytest.mark.parametrize("others", ["held", "incomplete", "behind a write"])
+def test_a_full_buffer_never_waits_for_an_open_batch(others: str) -> None:
+    """A large Message waits for the memory of two others, which are in an open batch then, or later."""
+    machine = BrokerMachine()
+    machine.begin(by_producer=False)
+    send = partial(machine.send, topic="orders", no_acks=False)
+    send(0, ["message"], 1, left_out=0.0)
+    machine.settle()
+    if others == "behind a write":
+        send(0, ["message"] * 3, 1, left_out=0.0)
+    for number in (0, 1):
+        send(number, ["message"], 70_000, left_out=0.6 if others == "incomplete" else 0.0)
+    send(2, ["message"], 70_000, left_out=0.0)
+    assert (machine.broker.room.waiting, len(machine.threads.waiting)) == (1, int(others != "incomplete"))
+    for number in (0, 1):
+        machine.send_the_rest(number)
+    if others == "behind a write":
+        machine.run(0, "stored")
+    machine.no_promise_is_broken()
+    machine.teardown()
