@@ -26,7 +26,7 @@ from tieredstore.config.named_class import STORES, installed_class
 from tieredstore.config.properties import own_properties
 from tieredstore.config.settings import Settings
 from tieredstore.config.values import plain
-from tieredstore.errors import ConfigError, excerpt, redacted
+from tieredstore.errors import ConfigError, excerpt, redact
 from tieredstore.installation import Extra
 from tieredstore.model import Properties
 
@@ -83,7 +83,7 @@ def store_from_settings(settings: Settings) -> ObjectStore:
     from_settings = getattr(store_class, "from_settings", None)
     if not callable(from_settings):
         raise ConfigError(
-            f"storage.backend.class {excerpt(redacted(name))!r} has no class method from_settings(settings), which "
+            f"storage.backend.class {excerpt(redact(name))!r} has no class method from_settings(settings), which "
             "opens the store"
         )
     return cast("ObjectStore", from_settings(settings))
@@ -93,7 +93,7 @@ def _own_class(name: str) -> str:
     try:
         return installed_class(STORES, name) or name
     except ValueError as error:
-        raise ConfigError(f"storage.backend.class {excerpt(redacted(name))!r}: {error}") from error
+        raise ConfigError(f"storage.backend.class {excerpt(redact(name))!r}: {error}") from error
 
 
 def _load(path: str, extra: str) -> type[ObjectStore]:
@@ -102,7 +102,7 @@ def _load(path: str, extra: str) -> type[ObjectStore]:
     if not module_name or not name.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
         known = ", ".join(BY_SETTING)
         raise ConfigError(
-            f"storage.backend.class {excerpt(redacted(path))!r} is neither one of {known} nor package.module:Class"
+            f"storage.backend.class {excerpt(redact(path))!r} is neither one of {known} nor package.module:Class"
         )
     try:
         with Extra(f"the store {extra or name}", extra):
@@ -161,7 +161,7 @@ def _check_exact(text: str) -> str:
     """Return ``text``. Raise ConfigError if it is empty, or if a settings file would strip blanks or quotes from its
     ends."""
     if not text or plain(text) != text:
-        raise ConfigError(f"{redacted(text)!r} cannot be part of a store's URL: set it in the settings file")
+        raise ConfigError(f"{redact(text)!r} cannot be part of a store's URL: set it in the settings file")
     return text
 
 

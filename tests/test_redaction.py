@@ -11,7 +11,7 @@ from tests.support.cli.cli_process import tieredstore
 from tests.support.stores.url_settings import settings_at
 from tieredstore.backends.registry import store_from_settings
 from tieredstore.config import settings_from
-from tieredstore.errors import ConfigError, TieredStoreError, redacted
+from tieredstore.errors import ConfigError, TieredStoreError, redact
 
 SECRET = "s3cr3t"
 URLS = (
@@ -94,7 +94,7 @@ def test_a_setting_that_holds_a_url_is_told_without_its_credentials(base: dict[s
     ],
 )
 def test_what_is_left_out(text: str, shown: str) -> None:
-    assert redacted(text) == shown
+    assert redact(text) == shown
 
 
 def test_the_environment_is_told_without_its_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

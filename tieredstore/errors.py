@@ -92,7 +92,7 @@ def excerpt(foreign: object, most: int = 120) -> str:
     return f"{text[: room - tail]}…{text[-tail:]}{length}"
 
 
-def quoted(foreign: object, most: int = 60) -> str:
+def quote(foreign: object, most: int = 60) -> str:
     """Quote a value from elsewhere, shortened as by :func:`excerpt`.
 
     Of a large list or map, compute ``repr`` only for the part that the message shows.
@@ -102,7 +102,7 @@ def quoted(foreign: object, most: int = 60) -> str:
     return repr(excerpt(foreign, most)) if isinstance(foreign, str) else _SHORT.repr(foreign)
 
 
-def redacted(text: object) -> str:
+def redact(text: object) -> str:
     """Return ``text`` for a message, with ``…`` for the credentials and the queries of its URLs."""
     return _QUERY.sub("?…", _USER.sub(_hide, str(text)))
 

@@ -24,8 +24,7 @@ from tieredstore.errors import (
     SchemaNotFoundError,
     StoreError,
     excerpt,
-    quoted,
-    redacted,
+    redact,
 )
 from tieredstore.format.json_object import Json
 from tieredstore.installation import Extra
@@ -87,7 +86,7 @@ class RegistrySettings:
         unknown = sorted(set(given) - {"url", *_NAMES})
         if unknown:
             raise ConfigError(
-                f"{quoted(unknown[0])} is not a property of a schema registry; the properties are {_URL}, "
+                f"{excerpt(unknown[0], 60)!r} is not a property of a schema registry; the properties are {_URL}, "
                 f"{', '.join(_NAMES)}"
             )
         addresses = [text for text in (part.strip() for part in given.get("url", "").split(",")) if text]
@@ -299,7 +298,7 @@ def _without_user(urls: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
         parts = _parts_of(url)
         if parts is None:
             raise ConfigError(
-                f"{_URL} is {excerpt(redacted(url))!r}, which is not an address such as http://registry:8081"
+                f"{_URL} is {excerpt(redact(url))!r}, which is not an address such as http://registry:8081"
             )
         user, at, host = parts.netloc.rpartition("@")
         plain.append(f"{parts.scheme}://{host}{parts.path.rstrip('/')}")
@@ -330,7 +329,7 @@ def read_body(response: requests.Response) -> bytes:
 
 
 def _no_answer(url: str, error: Exception) -> RegistryError:
-    text = excerpt(redacted(error), 300)
+    text = excerpt(redact(error), 300)
     if isinstance(error, requests.exceptions.SSLError):
         return RegistryDeniedError(
             f"the TLS connection to the schema registry at {url} failed, because its certificate or the client's was "
@@ -348,7 +347,7 @@ def _check_status(status: int, url: str, what: str, content: bytes) -> None:
         case 401 | 403:
             raise RegistryDeniedError(f"the schema registry at {url} does not allow access to {what} (status {status})")
         case 405 | 409 | 422:
-            said = excerpt(redacted(content.decode("utf-8", "replace")), 300)
+            said = excerpt(redact(content.decode("utf-8", "replace")), 300)
             raise RegistryError(f"the schema registry at {url} refuses {what} (status {status}): {said}")
         case 408 | 429 | 500 | 502 | 503 | 504:
             raise RegistryUnavailableError(f"the schema registry at {url} cannot give {what} now (status {status})")

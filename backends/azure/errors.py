@@ -20,7 +20,7 @@ from tieredstore.errors import (
     StoreUnavailableError,
     TieredStoreError,
     excerpt,
-    redacted,
+    redact,
 )
 
 # Look up the service's error code before the status, because several codes share a status.
@@ -63,7 +63,7 @@ def translate_errors(what: str) -> Generator[None]:
         failure = connection_failure(error)
         raise type(failure)(f"{what}: {failure}") from None
     except azure.AzureError as error:
-        raise StoreError(f"{what}: the SDK failed: {redacted(error)[:300]}") from error
+        raise StoreError(f"{what}: the SDK failed: {redact(error)[:300]}") from error
 
 
 def answer_error(what: str, status: int, code: str, message: str) -> TieredStoreError:
@@ -88,12 +88,12 @@ def _error_of_response(what: str, error: azure.HttpResponseError) -> TieredStore
     code = vars(error).get("error_code") or ""
     # Keep only the first line, because the SDK appends the request id, the time and the whole answer on further
     # lines.
-    message = redacted(error.message).partition("\n")[0].strip().rstrip(".")[:300]
+    message = redact(error.message).partition("\n")[0].strip().rstrip(".")[:300]
     return answer_error(what, status, str(getattr(code, "value", code)), message)
 
 
 def _error_without_answer(what: str, error: azure.HttpResponseError) -> TieredStoreError:
-    text = redacted(error.message).partition("\n")[0][:300]
+    text = redact(error.message).partition("\n")[0][:300]
     if isinstance(error, azure.ClientAuthenticationError):
         return AccessDeniedError(f"{what}: there are no usable credentials: {text}")
     return StoreUnavailableError(f"{what}: the answer could not be read: {text}")

@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 from tieredstore.backends.cloud.errors import MalformedAnswerError
-from tieredstore.errors import ConfigError, excerpt, quoted
+from tieredstore.errors import ConfigError, excerpt, quote
 from tieredstore.limits import MAX_INT64
 
 _SHOWN: Final = 200
@@ -42,7 +42,7 @@ def understood(what: str) -> Generator[None]:
 
 def show_body(body: bytes) -> str:
     """Shorten an answer's body for a message."""
-    return quoted(body, _SHOWN) if body else "an empty body"
+    return quote(body, _SHOWN) if body else "an empty body"
 
 
 def breaks_off(body: bytes) -> bool:

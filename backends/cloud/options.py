@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from tieredstore.errors import ConfigError, redacted
+from tieredstore.errors import ConfigError, redact
 from tieredstore.process.deadline import CALL_TIMEOUT_S, seconds
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class CloudOptions:
 def require_name(what: str, name: str) -> str:
     """Return ``name``; raise ConfigError if it is invalid, without quoting it: it may be a URL with credentials."""
     if _NO_NAME.search(name):
-        raise ConfigError(f"{what} is {redacted(name)!r:.80}, which is no valid name: give only the name, not a URL")
+        raise ConfigError(f"{what} is {redact(name)!r:.80}, which is no valid name: give only the name, not a URL")
     return name
 
 

@@ -39,7 +39,7 @@ from tieredstore.errors import (
     RangeNotSatisfiableError,
     StoreUnavailableError,
     TieredStoreError,
-    redacted,
+    redact,
 )
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         path = Path(root)
         if not path.is_dir():
             raise ConfigError(
-                f"the store's root {redacted(root)!r} is not an existing folder; create it, or name another one"
+                f"the store's root {redact(root)!r} is not an existing folder; create it, or name another one"
             )
         self._root = str(path.resolve())
 

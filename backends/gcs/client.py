@@ -31,7 +31,7 @@ from tieredstore.backends.gcs.options import Anonymous, CredentialsFile, Credent
 from tieredstore.backends.http.body import HttpAnswer
 from tieredstore.backends.http.ranges import answered_size, is_whole, range_header
 from tieredstore.backends.http.session import BoundedAdapter, HttpLimits, StoreAdapter, configure
-from tieredstore.errors import ConfigError, StoreError, StoreUnavailableError, redacted
+from tieredstore.errors import ConfigError, StoreError, StoreUnavailableError, redact
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -225,7 +225,7 @@ class GcsClient:
             return theirs._replace(scheme=ours.scheme, netloc=ours.netloc).geturl()
         host = theirs.hostname or ""
         if theirs.scheme != "https" or not (host == ours.hostname or host.endswith(_GOOGLES)):
-            raise ValueError(f"the upload session's URL is {redacted(url)!r:.200}, which is not Google's")
+            raise ValueError(f"the upload session's URL is {redact(url)!r:.200}, which is not Google's")
         return url
 
     def page(
@@ -342,7 +342,7 @@ def open_client(options: GcsOptions) -> GcsClient:
         except ConfigError:
             raise
         except ValueError as error:
-            raise StoreError(f"the SDK refused the options: {redacted(error)}") from error
+            raise StoreError(f"the SDK refused the options: {redact(error)}") from error
     return GcsClient(
         options.bucket,
         session,

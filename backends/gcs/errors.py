@@ -22,7 +22,7 @@ from tieredstore.errors import (
     StoreThrottledError,
     StoreUnavailableError,
     TieredStoreError,
-    redacted,
+    redact,
 )
 
 # The server answers 410 or 404 if an upload session no longer exists.
@@ -46,7 +46,7 @@ def translate_errors(what: str) -> Generator[None]:
         response: requests.Response | None = getattr(error, "response", None)
         if response is not None:
             raise _error_of_answer(what, response) from None
-        raise StoreError(f"{what}: the SDK failed: {redacted(error)[:300]}") from None
+        raise StoreError(f"{what}: the SDK failed: {redact(error)[:300]}") from None
     except auth.GoogleAuthError as error:
         raise _make_unauthenticated(what, error) from error
     except requests.JSONDecodeError as error:
@@ -102,7 +102,7 @@ def _read_reasons(response: requests.Response) -> tuple[str, set[str]]:
         details = _of(error, "errors")
         named = [_of(detail, "reason") for detail in cast("list[object]", details if isinstance(details, list) else [])]
         reasons = {reason for reason in named if isinstance(reason, str)}
-    return redacted(text).strip().rstrip(".")[:300], reasons
+    return redact(text).strip().rstrip(".")[:300], reasons
 
 
 def _of(value: object, name: str) -> object:
@@ -121,7 +121,7 @@ def _unreadable(what: str, error: requests.JSONDecodeError) -> StoreError:
 
 
 def _make_unauthenticated(what: str, error: auth.GoogleAuthError) -> TieredStoreError:
-    text = redacted(error.args[0] if error.args else error)[:300]
+    text = redact(error.args[0] if error.args else error)[:300]
     if isinstance(error, auth.TransportError) or getattr(error, "retryable", False):
         return StoreUnavailableError(f"{what}: no token could be fetched: {text}")
     return AccessDeniedError(f"{what}: there are no usable credentials: {text}")

@@ -26,7 +26,7 @@ from urllib3.poolmanager import PoolManager
 from urllib3.util.connection import allowed_gai_family
 
 from tieredstore.backends.cloud.errors import MalformedAnswerError
-from tieredstore.errors import StoreError, StoreUnavailableError, excerpt, redacted
+from tieredstore.errors import StoreError, StoreUnavailableError, excerpt, redact
 from tieredstore.process.deadline import Deadline
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def _read_bounded(
 def connection_failure(error: Exception) -> StoreError:
     """Return our error for a failed connection, or for a missing or truncated answer."""
     root = _root(error)
-    text = excerpt(redacted(root), 300) or type(root).__name__
+    text = excerpt(redact(root), 300) or type(root).__name__
     if isinstance(root, ssl.SSLCertVerificationError):
         return StoreError(f"the store's certificate is not trusted: {text}")
     return StoreUnavailableError(f"the connection to the store failed: {text}")

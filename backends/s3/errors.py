@@ -32,7 +32,7 @@ from tieredstore.errors import (
     StoreUnavailableError,
     TieredStoreError,
     excerpt,
-    redacted,
+    redact,
 )
 
 # Look up S3's error code before the status, because several codes share a status. An entry of a bulk delete has no
@@ -135,11 +135,11 @@ def translate_errors(what: str) -> Generator[None, None, None]:
     except aws.ClientError as error:
         raise _error_of_answer(what, error) from error
     except _IDENTITY as error:
-        raise AccessDeniedError(f"{what}: the request could not be signed: {redacted(error)}") from error
+        raise AccessDeniedError(f"{what}: the request could not be signed: {redact(error)}") from error
     except _NETWORK as error:
         raise _not_answered(what, error) from error
     except aws.BotoCoreError as error:
-        raise StoreError(f"{what}: the SDK refused: {redacted(error)}") from error
+        raise StoreError(f"{what}: the SDK refused: {redact(error)}") from error
 
 
 def _error_of_answer(what: str, error: aws.ClientError) -> TieredStoreError:
@@ -153,5 +153,5 @@ def _not_answered(what: str, error: Exception) -> TieredStoreError:
     if isinstance(error, aws.HTTPClientError) and isinstance(error.kwargs.get("error"), MalformedAnswerError):
         return MalformedAnswerError(f"{what}: {error.kwargs['error']}")
     if isinstance(error, aws.SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return StoreError(f"{what}: the server's certificate is not trusted: {redacted(error)}")
-    return StoreUnavailableError(f"{what}: no complete answer: {redacted(error)}")
+        return StoreError(f"{what}: the server's certificate is not trusted: {redact(error)}")
+    return StoreUnavailableError(f"{what}: no complete answer: {redact(error)}")

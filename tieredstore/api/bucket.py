@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, Unpack, cast
 from tieredstore.api.outcomes import OnOutcome, Plan, Totals, run
 from tieredstore.api.rows import KeyUse, Segment, Table, Topic, Usage, segment_of, tell_each
 from tieredstore.api.scopes import Scopes, Which, check_keywords, check_names, scopes_of
-from tieredstore.errors import ConfigError, redacted
+from tieredstore.errors import ConfigError, redact
 from tieredstore.installation import Extra
 from tieredstore.model import AtTime, TopicIdPartition, Uuid
 from tieredstore.process.closing import Closer, Closing
@@ -587,7 +587,7 @@ class Bucket(Closing):
     def __repr__(self) -> str:
         encryption = self.settings.encryption
         key = "" if encryption is None else f", key={encryption.key_pair_id!r}"
-        broker = "" if self.broker is None else f", broker={redacted(self.broker['bootstrap.servers'])!r}"
+        broker = "" if self.broker is None else f", broker={redact(self.broker['bootstrap.servers'])!r}"
         return f"Bucket({self.url!r}{key}{broker})"
 
     def __reduce__(self) -> tuple[type[Bucket], tuple[object, ...]]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tieredstore.api.reads import Read
 from tieredstore.api.scopes import check_keywords
 from tieredstore.config.nearest import did_you_mean
-from tieredstore.errors import ConfigError, TopicNotFoundError, quoted
+from tieredstore.errors import ConfigError, TopicNotFoundError, quote
 from tieredstore.model import DEFAULT_ISOLATION, Earliest, Isolation, Last, Latest, Place
 from tieredstore.process.closing import Closing
 from tieredstore.query.arguments import Partitions, TopicIdLike, partition_set, topic_id_of, topic_ids_of
@@ -267,7 +267,7 @@ def _columns(how: ReadOptions) -> tuple[str, ...]:
     for name in names:
         if name not in TOPIC_COLUMNS:
             hint = did_you_mean(str(name), TOPIC_COLUMNS, otherwise=f"there are {', '.join(TOPIC_COLUMNS)}", show=repr)
-            raise ConfigError(f"no column {quoted(name)}{hint}")
+            raise ConfigError(f"no column {quote(name)}{hint}")
     return tuple(names)
 
 

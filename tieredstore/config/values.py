@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import GetCoreSchemaHandler, SecretStr, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
 
-from tieredstore.errors import redacted
+from tieredstore.errors import redact
 from tieredstore.limits import MAX_INT32, MAX_INT64
 
 _JAVA_BLANK: Final = "".join(map(chr, range(0x21)))
@@ -83,7 +83,7 @@ class Kind:
         """Return ``text`` for a message: quoted, shortened, and without credentials of a URL. A secret is left out."""
         if self.hides(text):
             return "a value that is not shown"
-        shown = redacted(text)
+        shown = redact(text)
         return repr(shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}…")
 
     def read(self, text: str, info: ValidationInfo) -> object:

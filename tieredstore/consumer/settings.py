@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 from tieredstore.config.nearest import did_you_mean
 from tieredstore.config.pinterest import of_consumer
-from tieredstore.errors import ConfigError, quoted
+from tieredstore.errors import ConfigError, quote
 from tieredstore.live.properties import member_configuration
 from tieredstore.model import DEFAULT_ISOLATION, Isolation, Uuid
 from tieredstore.query.arguments import topic_ids_of
@@ -158,7 +158,7 @@ def _mode(given: object) -> Mode:
         return Mode(given)
     except ValueError:
         names = ", ".join(mode.value for mode in Mode)
-        raise ConfigError(f"{PREFIX}mode is {quoted(given)}; it must be one of {names}") from None
+        raise ConfigError(f"{PREFIX}mode is {quote(given)}; it must be one of {names}") from None
 
 
 def _store(own: Mapping[str, Any], mode: Mode, given: StoreLike) -> Settings | None:
@@ -195,14 +195,14 @@ def _number(given: Mapping[str, object], name: str, least: int, most: int, defau
     except ValueError:
         number = None
     if number is None or not least <= number <= most:
-        raise ConfigError(f"{name} is {quoted(value)}: it must be a whole number from {least} to {most}")
+        raise ConfigError(f"{name} is {quote(value)}: it must be a whole number from {least} to {most}")
     return number
 
 
 def _choice(given: Mapping[str, object], name: str, choices: tuple[str, ...], default: str) -> str:
     value = given.get(name, default)
     if value not in choices:
-        raise ConfigError(f"{name} is {quoted(value)}; it must be {' or '.join(choices)}")
+        raise ConfigError(f"{name} is {quote(value)}; it must be {' or '.join(choices)}")
     return str(value)
 
 
@@ -211,7 +211,7 @@ def _flag(given: Mapping[str, object], *names: str, default: bool) -> bool:
         if name in given:
             text = str(given[name]).lower()
             if text not in {"true", "false", "1", "0"}:
-                raise ConfigError(f"{name} is {quoted(given[name])}; it must be true or false")
+                raise ConfigError(f"{name} is {quote(given[name])}; it must be true or false")
             return text in {"true", "1"}
     return default
 

@@ -21,7 +21,7 @@ from typing import Final, NoReturn, TypeAlias
 
 from pydantic_core import from_json
 
-from tieredstore.errors import ManifestCorruptError, quoted
+from tieredstore.errors import ManifestCorruptError, quote
 from tieredstore.limits import MAX_INT32
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
@@ -61,7 +61,7 @@ class JsonObject:
         _check_cost(raw := bytes(raw))
         document = _decode(raw)
         if not isinstance(document, dict):
-            raise ManifestCorruptError(f"the manifest is not a JSON object but {quoted(document)}")
+            raise ManifestCorruptError(f"the manifest is not a JSON object but {quote(document)}")
         return cls(document, "")
 
     def refuse_damaged_names(self, known: AbstractSet[str]) -> None:
@@ -134,10 +134,10 @@ class JsonObject:
         raise self._wrong(name, value, "true or false")
 
     def _name(self, name: str) -> str:
-        return quoted(self._where + name)
+        return quote(self._where + name)
 
     def _wrong(self, name: str, value: object, expected: str) -> ManifestCorruptError:
-        return ManifestCorruptError(f"the manifest's field {self._name(name)} is {quoted(value)}, not {expected}")
+        return ManifestCorruptError(f"the manifest's field {self._name(name)} is {quote(value)}, not {expected}")
 
 
 def has_lone_surrogates(text: str) -> bool:

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tieredstore.errors import ManifestCorruptError, SegmentCorruptError, TieredStoreError, quoted
+from tieredstore.errors import ManifestCorruptError, SegmentCorruptError, TieredStoreError, quote
 from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex, VariableChunkIndex
 from tieredstore.format.json_object import Json, JsonObject, decode_base64, has_lone_surrogates, json_bytes
 from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
@@ -453,8 +453,8 @@ def check_recorded(fields: Json, known: KnownSegment) -> None:
         # A value of another type, which no known writer writes, counts as not recorded.
         if type(value) is type(expected) and value != expected:
             raise SegmentCorruptError(
-                f"it is the manifest of another segment: it records the {name} {quoted(value)}, but its key says "
-                f"{quoted(expected)}"
+                f"it is the manifest of another segment: it records the {name} {quote(value)}, but its key says "
+                f"{quote(expected)}"
             )
 
 

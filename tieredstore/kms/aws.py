@@ -19,7 +19,7 @@ from tieredstore.errors import (
     KeyServiceUnavailableError,
     TieredStoreError,
     excerpt,
-    redacted,
+    redact,
 )
 from tieredstore.kms.base import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, KeySource
 
@@ -59,7 +59,7 @@ class AwsKeySource(KeySource):
             )
         except (BotoCoreError, ValueError) as error:
             raise ConfigError(
-                f"the client of AWS KMS for the key {excerpt(key)!r} cannot be made: {excerpt(redacted(error))}"
+                f"the client of AWS KMS for the key {excerpt(key)!r} cannot be made: {excerpt(redact(error))}"
             ) from error
         client.meta.events.register("before-send.kms", _decode_headers)
         return cls(key, client)
@@ -90,7 +90,7 @@ def _decode_headers(request: AWSPreparedRequest, **_: object) -> None:
 
 
 def _translate(error: Exception, key: str) -> TieredStoreError:
-    shown, why = excerpt(key), excerpt(redacted(error))
+    shown, why = excerpt(key), excerpt(redact(error))
     if isinstance(error, HTTPClientError | ConnectingFailed):
         return KeyServiceUnavailableError(f"AWS KMS cannot be reached: {why}")
     if isinstance(error, NoCredentialsError):

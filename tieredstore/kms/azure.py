@@ -23,7 +23,7 @@ from tieredstore.errors import (
     KeyServiceUnavailableError,
     TieredStoreError,
     excerpt,
-    redacted,
+    redact,
 )
 from tieredstore.kms.base import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, KeySource
 
@@ -46,7 +46,7 @@ class AzureKeySource(KeySource):
     def __init__(self, key: str, credential: TokenCredential, **options: object) -> None:
         url = _KEY.fullmatch(key)
         if url is None:
-            raise ConfigError(f"{excerpt(redacted(key))!r} is not a key of a vault: expected https://VAULT/keys/NAME")
+            raise ConfigError(f"{excerpt(redact(key))!r} is not a key of a vault: expected https://VAULT/keys/NAME")
         self._url, self._version = url[1], url[2]
         self._credential = credential
         # The caller retries, so turn off the SDK's retries. A redirection would send the token to another server, so
@@ -100,7 +100,7 @@ class AzureKeySource(KeySource):
 
 
 def _translate(error: Exception, key: str) -> TieredStoreError:
-    why = excerpt(redacted(error))
+    why = excerpt(redact(error))
     status = error.status_code or 0 if isinstance(error, HttpResponseError) else 0
     if isinstance(error, ServiceRequestError | ServiceResponseError) or status in {408, 429} or status >= 500:
         return KeyServiceUnavailableError(f"Azure Key Vault cannot use {key} now: {why}")

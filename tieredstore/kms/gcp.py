@@ -28,7 +28,7 @@ from tieredstore.errors import (
     KeyServiceUnavailableError,
     TieredStoreError,
     excerpt,
-    redacted,
+    redact,
 )
 from tieredstore.kms.base import READ_TIMEOUT_S, KeySource
 
@@ -76,7 +76,7 @@ class GcpKeySource(KeySource):
         except auth_exceptions.GoogleAuthError as error:
             raise KeyServiceDeniedError(
                 f"the key {key} of Google Cloud KMS cannot be used, because no login was found: "
-                f"{excerpt(redacted(error))}"
+                f"{excerpt(redact(error))}"
             ) from error
         # The attributes ``_session`` and ``_auth_request`` are not public; they exist in google-cloud-kms 3 and
         # google-auth 2.
@@ -137,7 +137,7 @@ def _refuse_redirection(response: requests.Response, **_: object) -> None:
 
 
 def _translate(error: Exception, key: str) -> TieredStoreError:
-    why = excerpt(redacted(error))
+    why = excerpt(redact(error))
     if isinstance(error, _LATER):
         return KeyServiceUnavailableError(f"Google Cloud KMS cannot use {key} now: {why}")
     if isinstance(error, _DENIED):

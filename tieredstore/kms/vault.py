@@ -25,7 +25,7 @@ from tieredstore.errors import (
     KeyServiceUnavailableError,
     TieredStoreError,
     excerpt,
-    redacted,
+    redact,
 )
 from tieredstore.kms.base import READ_TIMEOUT_S, KeySource
 
@@ -97,7 +97,7 @@ class VaultKeySource(KeySource):
     def _translate(self, error: Exception) -> TieredStoreError:
         # The answer of a server or proxy may repeat the request, which contains the token or a key in base64. So remove
         # long words from the error message.
-        key, why = f"{self._mount}/{self._key}", excerpt(_ECHO.sub("…", redacted(error)))
+        key, why = f"{self._mount}/{self._key}", excerpt(_ECHO.sub("…", redact(error)))
         if isinstance(error, _LATER):
             return KeyServiceUnavailableError(f"Vault cannot use {key} now: {why}")
         if isinstance(error, exceptions.Forbidden | exceptions.Unauthorized):

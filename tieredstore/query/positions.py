@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Final, TypeAlias
 
-from tieredstore.errors import ConfigError, excerpt, quoted
+from tieredstore.errors import ConfigError, excerpt, quote
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import EPOCH, AtTime, check_offset
 
@@ -100,7 +100,7 @@ def duration_of(name: str, given: timedelta | str) -> timedelta:
         case str() if match := _DURATION.fullmatch(given.strip()):
             return timedelta(**{_UNITS[match[2]]: int(match[1])})
         case str():
-            raise ConfigError(f"{name} is {quoted(given)}: give a duration, as 90s, 30m, 24h or 7d")
+            raise ConfigError(f"{name} is {quote(given)}: give a duration, as 90s, 30m, 24h or 7d")
         case _:
             raise ConfigError(f"{name} is of the type {type(given).__name__}; give a timedelta, or a text as 24h")
 

@@ -14,7 +14,7 @@ from tieredstore.backends.registry import SCHEMES, properties_with
 from tieredstore.config import Settings, read_properties, settings_from
 from tieredstore.config.names import known_names
 from tieredstore.config.properties import own_properties, texts_of
-from tieredstore.errors import ConfigError, excerpt, redacted
+from tieredstore.errors import ConfigError, excerpt, redact
 from tieredstore.model import GivenProperties, Properties, SettingValue
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def url_of(settings: Settings) -> str:
         return f"az://{settings.azure.container_name}/{prefix}"
     if settings.storage_root is not None:
         return f"{settings.storage_root.absolute().as_uri()}/{prefix}"
-    return f"{redacted(settings.storage_backend)}:{prefix}"
+    return f"{redact(settings.storage_backend)}:{prefix}"
 
 
 def _as_they_are(settings: Settings, store: str | None, extra: GivenProperties) -> Settings:
@@ -287,8 +287,8 @@ def _meant_url(text: str) -> str | None:
     almost = _ALMOST_A_URL.fullmatch(text)
     if almost is None or almost[1] not in SCHEMES:
         return None
-    meant = f"{almost[1]}://{excerpt(redacted(almost[2]))}"
-    return f"{excerpt(redacted(text))!r} is not a URL; did you mean {meant}?"
+    meant = f"{almost[1]}://{excerpt(redact(almost[2]))}"
+    return f"{excerpt(redact(text))!r} is not a URL; did you mean {meant}?"
 
 
 def _no_such(text: str) -> str:
@@ -298,4 +298,4 @@ def _no_such(text: str) -> str:
 
 
 def _show(text: str) -> str:
-    return repr(excerpt(redacted(text)))
+    return repr(excerpt(redact(text)))

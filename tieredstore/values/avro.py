@@ -18,7 +18,7 @@ from typing import Final, TypeAlias, cast
 
 import pyarrow as pa
 
-from tieredstore.errors import ConfigError, SchemaNotFoundError, TieredStoreError, excerpt, quoted
+from tieredstore.errors import ConfigError, SchemaNotFoundError, TieredStoreError, excerpt, quote
 from tieredstore.installation import Extra
 from tieredstore.values.avro_bounds import (
     MOST_TYPES,
@@ -383,7 +383,7 @@ def _fields(fields: Iterable[pa.Field], within: str) -> list[_Type]:
     for one in fields:
         if not _NAME.fullmatch(one.name):
             raise ConfigError(
-                f"the column {quoted(one.name)} cannot be written as Avro, which allows "
+                f"the column {quote(one.name)} cannot be written as Avro, which allows "
                 "only letters, digits and _ in names"
             )
         kind = _type(one.type, f"{within}_{one.name}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NotRequired, TypeAlias, TypedDict, cast
 
-from tieredstore.errors import ConfigError, quoted
+from tieredstore.errors import ConfigError, quote
 
 
 class AvroField(TypedDict):
@@ -83,7 +83,7 @@ def check_schema(schema: AvroType, named: Named) -> None:
     """Raise ConfigError for a schema that fastavro has accepted, but that is invalid or allows unbounded data."""
     for name in named:
         if name in _RESERVED:
-            raise ConfigError(f"the Avro schema defines a type {quoted(name)}, which is a built-in type of Avro")
+            raise ConfigError(f"the Avro schema defines a type {quote(name)}, which is a built-in type of Avro")
     for number, one in enumerate(_types(schema, named)):
         if number >= MOST_TYPES:
             raise ConfigError(f"the Avro schema has more than {MOST_TYPES} types")
@@ -92,7 +92,7 @@ def check_schema(schema: AvroType, named: Named) -> None:
         if not isinstance(one, dict):
             continue
         if one["type"] == "fixed" and not (type(one["size"]) is int and one["size"] >= 0):
-            raise ConfigError(f"the Avro schema has a fixed type of the size {quoted(one['size'])}")
+            raise ConfigError(f"the Avro schema has a fixed type of the size {quote(one['size'])}")
         if one["type"] == "array" and _takes_no_bytes(one["items"], named):
             # A message of ten bytes could declare 10^15 such items.
             raise ConfigError("the Avro schema has an array of items that take no bytes, so their number has no limit")

@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tieredstore.errors import ConfigError, quoted
+from tieredstore.errors import ConfigError, quote
 
 _TYPES: Final[Mapping[str, pa.DataType]] = {
     "string": pa.string(),
@@ -48,7 +48,7 @@ def parse_ddl(text: str) -> pa.Schema:
     else:
         fields = reading.fields(0, None)
     if reading.at < len(reading.tokens):
-        raise ConfigError(f"the schema is not valid DDL from {quoted(reading.tokens[reading.at])} on")
+        raise ConfigError(f"the schema is not valid DDL from {quote(reading.tokens[reading.at])} on")
     return pa.schema(fields)
 
 
@@ -77,7 +77,7 @@ class _Reading:
         while place < len(whole):
             match = _TOKEN.match(whole, place)
             if match is None:
-                raise ConfigError(f"the schema is not valid DDL from {quoted(whole[place : place + 20])} on")
+                raise ConfigError(f"the schema is not valid DDL from {quote(whole[place : place + 20])} on")
             self.tokens.append(match[1])
             place = match.end()
 
@@ -95,7 +95,7 @@ class _Reading:
         token = self.peek()
         if not token or (wanted and token != wanted):
             raise ConfigError(
-                f"the schema is not valid DDL: {quoted(wanted or 'a type')} is missing before {quoted(token)}"
+                f"the schema is not valid DDL: {quote(wanted or 'a type')} is missing before {quote(token)}"
             )
         self.at += 1
         return token
@@ -108,9 +108,9 @@ class _Reading:
             token = self.take()
             name = token[1:-1].replace("``", "`") if token.startswith("`") else token
             if not name or (token == name and not re.fullmatch(r"[\w$-]+", token)):
-                raise ConfigError(f"the schema is not valid DDL: {quoted(token)} is not a column name")
+                raise ConfigError(f"the schema is not valid DDL: {quote(token)} is not a column name")
             if name in names:
-                raise ConfigError(f"the schema has the column {quoted(name)} twice")
+                raise ConfigError(f"the schema has the column {quote(name)} twice")
             names.add(name)
             if self.peek() == ":":
                 self.at += 1
@@ -119,7 +119,7 @@ class _Reading:
             if self.peek() != ",":
                 if end is not None and self.peek() != end:
                     raise ConfigError(
-                        f"the schema is not valid DDL: {quoted(end)} is missing before {quoted(self.peek())}"
+                        f"the schema is not valid DDL: {quote(end)} is missing before {quote(self.peek())}"
                     )
                 return fields
             self.at += 1
@@ -157,7 +157,7 @@ class _Reading:
                 return _TYPES[word]
             case _:
                 raise ConfigError(
-                    f"the schema has the type {quoted(word)}; there are {', '.join(_TYPES)}, decimal, array and struct"
+                    f"the schema has the type {quote(word)}; there are {', '.join(_TYPES)}, decimal, array and struct"
                 )
 
     def _decimal(self) -> pa.DataType:
@@ -177,6 +177,6 @@ class _Reading:
             if word.isdecimal() and len(word) < 10:
                 numbers.append(int(word))
             elif word != ",":
-                raise ConfigError(f"the schema is not valid DDL: {quoted(word)} is not a number")
+                raise ConfigError(f"the schema is not valid DDL: {quote(word)} is not a number")
         self.at += 1
         return numbers

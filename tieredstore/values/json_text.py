@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 from pydantic_core import from_json
 
-from tieredstore.errors import ConfigError, excerpt, quoted
+from tieredstore.errors import ConfigError, excerpt, quote
 from tieredstore.values.base import WAY_OUT, Column, InvalidValues, OnInvalid, Place, Rejection, by_parts, check_choice
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def infer_schema(messages: Sequence[bytes]) -> pa.Schema:
             raise ConfigError("not all of them are JSON") from None
         path = changed[1].replace("/", ".").removeprefix(".")
         raise ConfigError(
-            f"{quoted(path) if path else 'a value'} is {changed[2]} in some, {changed[3]} in others"
+            f"{quote(path) if path else 'a value'} is {changed[2]} in some, {changed[3]} in others"
         ) from None
     if not pa.types.is_struct(objects.type) or not objects.type.num_fields:
         raise ConfigError("they are not objects with fields")
@@ -192,7 +192,7 @@ def _find_misfit(value: object, kind: pa.DataType, path: str = "", *, refuses_mo
         parts = ((start + each.name, known.get(each.name), each.type) for each in kind)
         more = next(iter(known.keys() - {each.name for each in kind}), None) if refuses_more else None
         if more is not None:
-            return f"it has no field {quoted(start + more)}"
+            return f"it has no field {quote(start + more)}"
     elif pa.types.is_list(kind) and isinstance(value, list):
         items = cast("list[object]", value)
         parts = ((f"{path}[{number}]", item, kind.value_type) for number, item in enumerate(items))
@@ -222,7 +222,7 @@ def _show(value: object) -> str:
         case list():
             return "a list"
         case str():
-            return quoted(value, 40)
+            return quote(value, 40)
         case _:
             return excerpt(json.dumps(value), 40)
 
@@ -380,6 +380,6 @@ def _type(kind: JsonValue, name: str, depth: int) -> pa.DataType:
             return pa.struct(_fields(kind, depth + 1))
         case _:
             raise ConfigError(
-                f"the schema's field {quoted(name)} is of the type {quoted(kind)}; it must be one of "
+                f"the schema's field {quote(name)} is of the type {quote(kind)}; it must be one of "
                 f"{', '.join(_TYPES)}, decimal(precision, scale), a list of one type, or an object"
             )

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tieredstore.errors import ConfigError, excerpt, quoted
+from tieredstore.errors import ConfigError, excerpt, quote
 from tieredstore.installation import Extra
 from tieredstore.values.base import Column, OnInvalid, Place, Rejection, by_parts
 
@@ -101,9 +101,9 @@ class Protobuf:
         for name in names:
             field = None if descriptor is None else descriptor.fields_by_name.get(name)
             if field is None:
-                raise ConfigError(f"{self.message} has no field {quoted('.'.join(names))}")
+                raise ConfigError(f"{self.message} has no field {quote('.'.join(names))}")
             if field.is_repeated:
-                raise ConfigError(f"the field {quoted('.'.join(names))} of {self.message} is repeated")
+                raise ConfigError(f"the field {quote('.'.join(names))} of {self.message} is repeated")
             descriptor = field.message_type
         return tuple(names)
 
@@ -139,7 +139,7 @@ def message_class(descriptor_set: bytes, name: str) -> Any:
             pool.Add(file)
         return factory.GetMessageClass(pool.FindMessageTypeByName(name))
     except KeyError:
-        raise ConfigError(f"the descriptor set lacks the message {quoted(name)}, or a type that it uses") from None
+        raise ConfigError(f"the descriptor set lacks the message {quote(name)}, or a type that it uses") from None
     except Exception as error:  # noqa: BLE001  the library's C code can raise any error
         raise ConfigError(f"this is not a Protocol Buffers descriptor set: {excerpt(error)}") from None
 

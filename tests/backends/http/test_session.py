@@ -27,7 +27,7 @@ from tieredstore.backends.http.session import (
 )
 from tieredstore.backends.http.sockets import PIECE_BYTES, connection_failure, within
 from tieredstore.config.storage import ProxySettings
-from tieredstore.errors import StoreError, StoreUnavailableError, redacted
+from tieredstore.errors import StoreError, StoreUnavailableError, redact
 from tieredstore.process.deadline import Deadline
 
 
@@ -194,4 +194,4 @@ def test_causes_that_go_in_circles_come_to_an_end() -> None:
     ],
 )
 def test_queries_are_left_out_of_messages(text: str, expected: str) -> None:
-    assert redacted(text) == expected
+    assert redact(text) == expected

@@ -23,7 +23,7 @@ from tieredstore.cli.app.groups import expand
 from tieredstore.cli.app.table import Entry, all_entries, entry_of
 from tieredstore.cli.terminal.output import complain
 from tieredstore.cli.terminal.streams import StandardOutputFailedError
-from tieredstore.errors import ConfigError, TieredStoreError, excerpt, quoted, redacted
+from tieredstore.errors import ConfigError, TieredStoreError, excerpt, quote, redact
 from tieredstore.installation import Extra
 
 if TYPE_CHECKING:
@@ -314,7 +314,7 @@ def tell_refusal(error: OSError) -> int:
     full disk. Return the exit code. Raise any other error, because it is a bug.
     """
     if error.filename is not None and error.errno in (errno.EACCES, errno.ENAMETOOLONG, *_FULL_DISK):
-        complain(f"{excerpt(redacted(error.filename), 200)} cannot be used: {error.strerror}")
+        complain(f"{excerpt(redact(error.filename), 200)} cannot be used: {error.strerror}")
     elif error.errno in _FULL_DISK:
         way = "free space, or set TMPDIR to a folder of another disk"
         complain(f"a local or temporary file cannot be written: {error.strerror}: {way}")
@@ -367,13 +367,13 @@ def no_such_command(context: Context, name: str, there: Collection[str]) -> Conf
         hint = f"; {path} {meant} does that"
     else:
         hint = did_you_mean(name, there, otherwise=f"{path} --help lists them")
-    return ConfigError(f"there is no command {quoted(called)}{hint}")
+    return ConfigError(f"there is no command {quote(called)}{hint}")
 
 
 def _no_such_option(problem: NoSuchOption) -> str:
     near = problem.possibilities or ()
     way_out = f"did you mean {' or '.join(near)}?" if near else f"{_path(problem)} --help lists its options"
-    return f"{_command(problem)} has no option {quoted(problem.option_name)[1:-1]}; {way_out}"
+    return f"{_command(problem)} has no option {quote(problem.option_name)[1:-1]}; {way_out}"
 
 
 def _missing(problem: MissingParameter) -> str:
@@ -387,7 +387,7 @@ def _bad_value(problem: BadParameter) -> str:
     if not isinstance(cause, ValidationError):
         return f"{subject}: {_uncapitalize(problem.message)}"
     error = cause.errors()[0]
-    return f"{subject} is {quoted(error['input'])}: {_requirement_of(error)}; {_path(problem)} --help explains it"
+    return f"{subject} is {quote(error['input'])}: {_requirement_of(error)}; {_path(problem)} --help explains it"
 
 
 def _requirement_of(error: ErrorDetails) -> str:
@@ -414,7 +414,7 @@ def _bad_option(problem: BadOptionUsage) -> str:
 
 def _other(problem: UsageError) -> str:
     if surplus := re.fullmatch(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", problem.message, re.DOTALL):
-        return f"unexpected argument {quoted(surplus[1])} for {_command(problem)}: {_usage_line(_context(problem))}"
+        return f"unexpected argument {quote(surplus[1])} for {_command(problem)}: {_usage_line(_context(problem))}"
     return _uncapitalize(problem.message)
 
 

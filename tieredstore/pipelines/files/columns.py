@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tieredstore.config.named_class import import_named
-from tieredstore.errors import ConfigError, InvalidValueError, SchemaNotFoundError, quoted
+from tieredstore.errors import ConfigError, InvalidValueError, SchemaNotFoundError, quote
 from tieredstore.pipelines.filing.schemas import Schemas
 from tieredstore.pipelines.writers import (
     DECODED,
@@ -158,12 +158,10 @@ def _check_names(fields: Iterable[pa.Field], topic: str, taken: Taken) -> None:
     directories = dict(taken)
     for name in (one.name for one in fields):
         if name in (KAFKA, REST):
-            raise ConfigError(
-                f"the schema of {topic} has a column {quoted(name)}, a name that pipelines use themselves"
-            )
+            raise ConfigError(f"the schema of {topic} has a column {quote(name)}, a name that pipelines use themselves")
         if (setting := directories.get(name.lower())) is not None:
             raise ConfigError(
-                f"the schema of {topic} has a column {quoted(name)}, and a directory level has the same name: "
+                f"the schema of {topic} has a column {quote(name)}, and a directory level has the same name: "
                 f"set {setting} to another name"
             )
 

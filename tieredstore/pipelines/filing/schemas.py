@@ -11,7 +11,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from tieredstore.errors import ConfigError, quoted
+from tieredstore.errors import ConfigError, quote
 from tieredstore.installation import Extra
 from tieredstore.values.avro import AvroData, SchemaLookup
 from tieredstore.values.ddl import parse_ddl
@@ -171,7 +171,7 @@ def thrift_ids(idl: Path, name: str, path: tuple[str, ...]) -> tuple[int, ...]:
         fields: Mapping[int, tuple[object, ...]] = getattr(struct, "thrift_spec", None) or {}
         number = next((number for number, spec in fields.items() if spec[1] == part), None)
         if number is None:
-            raise ConfigError(f"thrift.idl has no struct {quoted(name)} with a field {quoted('.'.join(path))}")
+            raise ConfigError(f"thrift.idl has no struct {quote(name)} with a field {quote('.'.join(path))}")
         ids.append(number)
         struct = fields[number][2] if fields[number][0] == _STRUCT else None
     return tuple(ids)

@@ -22,7 +22,7 @@ from tieredstore.errors import (
     StoreUnavailableError,
     TieredStoreError,
     excerpt,
-    redacted,
+    redact,
 )
 from tieredstore.installation import Extra
 from tieredstore.pipelines.log.commit_log import CommitLog, Life
@@ -373,7 +373,7 @@ class IcebergTable:
             if len(value) >= _SHORTEST_SECRET:
                 text = text.replace(value, "…")
         kinds = {kind.__name__ for kind in type(error).__mro__}
-        says = f"{type(error).__name__}: {excerpt(redacted(text), 400)}"
+        says = f"{type(error).__name__}: {excerpt(redact(text), 400)}"
         if kinds & _DENIED:
             return AccessDeniedError(f"the catalog of the table {self._name} denies access: {says}")
         if is_read and "equality deletes" in text:

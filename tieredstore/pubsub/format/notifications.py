@@ -18,7 +18,7 @@ from Crypto.Hash import MD2
 from pydantic import AfterValidator, Field, Strict, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from tieredstore.errors import ConfigError, excerpt, quoted
+from tieredstore.errors import ConfigError, excerpt, quote
 from tieredstore.limits import MAX_INT32
 from tieredstore.pubsub.errors import NotificationCorruptError
 from tieredstore.pubsub.format.batches import index_size
@@ -151,7 +151,7 @@ def parse_notification(raw: bytes, where: str) -> Notification:
         first = error.errors(include_url=False)[0]
         value = None if first["type"] == "missing" else first["input"]
         reason = first.get("ctx", {}).get("error")
-        why = str(reason) if isinstance(reason, ValueError) else f"is {quoted(value)}: {first['msg']}"
+        why = str(reason) if isinstance(reason, ValueError) else f"is {quote(value)}: {first['msg']}"
         raise NotificationCorruptError(
             f"{where}: the notification's {'.'.join(map(str, first['loc']))} {why}"
         ) from error
@@ -190,7 +190,7 @@ def _parse_object(raw: bytes, where: str) -> dict[str, object]:
     except ValueError as error:
         raise NotificationCorruptError(f"{where}: a notification is not JSON: {excerpt(error)}") from error
     if not isinstance(document, dict):
-        raise NotificationCorruptError(f"{where}: a notification is {quoted(document)}, not a JSON object")
+        raise NotificationCorruptError(f"{where}: a notification is {quote(document)}, not a JSON object")
     return cast("dict[str, object]", document)
 
 
