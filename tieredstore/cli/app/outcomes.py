@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import typer
 
 from tieredstore.api.outcomes import OnOutcome, Outcome, Plan, Totals
-from tieredstore.cli.terminal.output import JsonValue, complain, counted, human_count, print_json_line, print_lines
+from tieredstore.cli.terminal.output import JsonValue, complain, human_count, print_json_line, print_lines, quantity
 from tieredstore.cli.terminal.progress import counting, tell_if_stopped
 from tieredstore.cli.terminal.rows import Row, attributes_of
 from tieredstore.errors import PartlyDoneError, StoreError, TieredStoreError
@@ -95,7 +95,7 @@ class Teller:
 
     def sentence(self) -> str:
         """Return a sentence with the number of changed items and their bytes."""
-        done = f"{counted(self.changed, self.words.noun)} {'would be ' if self.dry_run else ''}{self.words.done}"
+        done = f"{quantity(self.changed, self.words.noun)} {'would be ' if self.dry_run else ''}{self.words.done}"
         unknown = f", and {human_count(self.unsized)} of unknown size" if self.unsized else ""
         return f"{done} ({human_bytes(self.size)}{unknown})" if self.changed and self.words.has_sizes else done
 

@@ -13,7 +13,7 @@ from tieredstore.api.rows import Usage
 from tieredstore.api.usage import total_usage
 from tieredstore.backends.base import admin_of
 from tieredstore.cli.app.options import FromTo, Output, Prices, Store, Topics, Work
-from tieredstore.cli.terminal.output import JsonValue, complain, counted, human_amount
+from tieredstore.cli.terminal.output import JsonValue, complain, human_amount, quantity
 from tieredstore.cli.terminal.plots import COLORS, Picture, PlotFile, add_legend, label, mark_amounts, unit_of
 from tieredstore.cli.terminal.progress import counting
 from tieredstore.cli.terminal.rows import Row, column, field, rounded_bytes, rounded_count
@@ -102,7 +102,7 @@ def du(
         complain(f"deleted objects may still cost money, and are not counted: {sentence}")
     if total.damaged:
         complain(
-            f"{counted(total.damaged, 'segment')} with a damaged or archived manifest: only stored bytes are counted "
+            f"{quantity(total.damaged, 'segment')} with a damaged or archived manifest: only stored bytes are counted "
             "(run verify)"
         )
     if picture is not None:

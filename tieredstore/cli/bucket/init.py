@@ -10,7 +10,7 @@ import typer
 
 from tieredstore.cli.app.options import Apply, Json, Store
 from tieredstore.cli.bucket.doctor import doctor
-from tieredstore.cli.terminal.output import counted, print_lines
+from tieredstore.cli.terminal.output import print_lines, quantity
 from tieredstore.errors import ConfigError
 
 
@@ -53,7 +53,7 @@ def init(
     lines = (f"{javaproperties.join_key_value(name, text)}\n" for name, text in properties.items())
     write_new(file, "".join(lines).encode("latin-1"), mode=0o600)
     without = f", without {', '.join(left)}" if left else ""
-    print_lines([f"{file}: {counted(len(properties), 'setting')} of {source}{without}"])
+    print_lines([f"{file}: {quantity(len(properties), 'setting')} of {source}{without}"])
     print_lines([f"next: tieredstore ls -c {file}"])
     doctor(Store(settings=file), apply=Apply(), output=Json())
 

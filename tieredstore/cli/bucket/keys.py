@@ -19,11 +19,11 @@ from tieredstore.cli.app.outcomes import Words, carry_out, say_what_stays
 from tieredstore.cli.terminal.output import (
     JsonValue,
     complain,
-    counted,
     human_count,
     iso_utc,
     print_json_line,
     print_lines,
+    quantity,
 )
 from tieredstore.cli.terminal.progress import counting
 from tieredstore.cli.terminal.rows import Row, column, field, time_fields
@@ -169,7 +169,7 @@ def list_keys(
         row.show(rows, as_json=output.as_json, empty="no segments found", summary=sums, wide=output.wide)
         if unreadable:
             complain(
-                f"{counted(unreadable, 'segment')} with a damaged or archived manifest: the key pair is unknown (run "
+                f"{quantity(unreadable, 'segment')} with a damaged or archived manifest: the key pair is unknown (run "
                 "verify)"
             )
 
@@ -309,7 +309,7 @@ def _check(bucket: Bucket, key_id: str, *, as_json: bool) -> None:
         raise ResourceNotFoundError(
             f"no segments found, so the use of key pair {key_id!r} is unknown: check the bucket and key.prefix"
         )
-    complain(f"nothing needs key pair {key_id!r} any more: {counted(listed, 'segment')} checked")
+    complain(f"nothing needs key pair {key_id!r} any more: {quantity(listed, 'segment')} checked")
     _tell_of_versions(bucket)
 
 

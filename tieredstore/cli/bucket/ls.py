@@ -16,13 +16,13 @@ from tieredstore.cli.bucket.stored_pictures import draw_offsets, draw_stored
 from tieredstore.cli.terminal.output import (
     JsonValue,
     complain,
-    counted,
     human_count,
     human_ratio,
     human_time,
     leader_epoch_rows,
     print_json_line,
     print_table,
+    quantity,
     ratio_of,
 )
 from tieredstore.cli.terminal.plots import Picture, PlotFile
@@ -229,7 +229,7 @@ class _Seen:
 def _name_missing_keys(seen: _Seen, settings: Settings) -> None:
     """Report on stderr why first times are unknown, or which key pairs are missing to read the segments."""
     if seen.unknown:
-        complain(f"FIRST RECORD of {counted(len(seen.unknown), 'segment')} is unknown: {seen.unknown[0]}")
+        complain(f"FIRST RECORD of {quantity(len(seen.unknown), 'segment')} is unknown: {seen.unknown[0]}")
         return
     known = () if settings.encryption is None else settings.encryption.key_pairs
     missing = sorted(seen.key_ids - {pair.id for pair in known})
@@ -396,9 +396,9 @@ def _judge(topics: Sequence[Topic], until: AtTime) -> None:
                 for sentence in one.why_missing:
                     complain(f"{where} is not complete: {sentence}")
     if incomplete:
-        raise ResourceNotFoundError(f"not complete {_up_to(until)}: {counted(incomplete, 'partition')}")
+        raise ResourceNotFoundError(f"not complete {_up_to(until)}: {quantity(incomplete, 'partition')}")
     if unknown:
-        raise BrokerUnavailableError(f"not known to be complete {_up_to(until)}: {counted(unknown, 'partition')}")
+        raise BrokerUnavailableError(f"not known to be complete {_up_to(until)}: {quantity(unknown, 'partition')}")
 
 
 def _up_to(time: AtTime) -> str:

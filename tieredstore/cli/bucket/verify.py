@@ -12,7 +12,7 @@ import typer
 
 from tieredstore.api.verifying import Finding, Verification
 from tieredstore.cli.app.options import Cluster, FromTo, Json, Store, Topics, Work
-from tieredstore.cli.terminal.output import JsonValue, counted, human_share, print_json_line, print_lines
+from tieredstore.cli.terminal.output import JsonValue, human_share, print_json_line, print_lines, quantity
 from tieredstore.cli.terminal.progress import counting, tell_if_stopped
 from tieredstore.cli.terminal.rows import Row, attributes_of
 from tieredstore.errors import ConfigError, excerpt
@@ -104,7 +104,7 @@ def verify(
 
 def _count(number: int, severity: Severity) -> str:
     is_countable = severity in {Severity.GAP, Severity.NOTICE}
-    return counted(number, severity.value) if is_countable else f"{number} {severity.value}"
+    return quantity(number, severity.value) if is_countable else f"{number} {severity.value}"
 
 
 def percent(text: str) -> float:
@@ -151,11 +151,11 @@ class Report:
         passed = (
             f"; {self.seen.passed_over} skipped, which the state file records as sound" if self.seen.passed_over else ""
         )
-        return f"{self._reading()}{passed}: {worst or 'no problems found'}"
+        return f"{self._describe_reads()}{passed}: {worst or 'no problems found'}"
 
-    def _reading(self) -> str:
+    def _describe_reads(self) -> str:
         """Return a phrase about what was read: how many manifests, indexes or logs."""
-        seen, segments = self.seen, counted(self.seen.segments, "segment")
+        seen, segments = self.seen, quantity(self.seen.segments, "segment")
         if seen.level == "data":
             return f"{seen.segments_read} of {segments} read in full ({human_share(seen.log_read, seen.log_size)})"
         size = human_bytes(seen.log_size)

@@ -35,7 +35,7 @@ from tieredstore.cli.records.record_output import (
 )
 from tieredstore.cli.records.row_output import GivenRows, Target
 from tieredstore.cli.records.value_types import TopicTypes, sample_of
-from tieredstore.cli.terminal.output import complain, counted, print_lines
+from tieredstore.cli.terminal.output import complain, print_lines, quantity
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.model import Last as LastRecords
 from tieredstore.model import hint_of_number, human_bytes
@@ -141,7 +141,7 @@ def cat(
         types.tell_nulls()
         return
     if grep is not None:
-        how["filter"] = matching(grep, types(topic.topic))
+        how["filter"] = regex_filter(grep, types(topic.topic))
     with store.open(cluster) as bucket:
         if sink.target.is_folder and sink.target.path is not None:
             del how["columns"]
@@ -175,7 +175,7 @@ def read_options(records: Records, *, by_id: str = "--topic-id") -> QueryOptions
     return {"isolation": records.isolation, "on_loss": records.on_loss, "words": words}
 
 
-def matching(pattern: str, types: ColumnTypes) -> ds.Expression:
+def regex_filter(pattern: str, types: ColumnTypes) -> ds.Expression:
     """Return the filter of records whose key or value contains a match of an RE2 expression.
 
     Raises ConfigError for an invalid expression, and for keys and values with fields. The expression is matched against
@@ -282,7 +282,7 @@ def _write_folder(
     def tell(exported: Exported, number: int, files: int) -> None:
         nonlocal written, records
         written, records = written + 1, records + exported.records
-        shown = f"{counted(exported.records, 'record')}  {human_bytes(exported.size)}"
+        shown = f"{quantity(exported.records, 'record')}  {human_bytes(exported.size)}"
         print_lines([f"{exported.file.path.name}  {shown}  ({number} of {files})"])
 
     bucket.export(
@@ -291,7 +291,7 @@ def _write_folder(
     )  # fmt: skip
     lost = "" if how.get("on_loss") == "fail" else " that are not lost"
     complain(
-        f"{counted(records, 'record')} in {counted(written, 'new file')}"
+        f"{quantity(records, 'record')} in {quantity(written, 'new file')}"
         if written
         else f"{folder} has all records{lost}"
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from tieredstore.cli.terminal.output import complain, counted, print_growing_table
+from tieredstore.cli.terminal.output import complain, print_growing_table, quantity
 from tieredstore.cli.terminal.output_file import output_to, refuse_binary
 from tieredstore.cli.terminal.tables import Column, number, text, word
 from tieredstore.errors import ConfigError, excerpt
@@ -77,7 +77,7 @@ class Target:
         with self.open() as file:
             count = row_format.write(GivenRows(rows.schema, _flush_each(rows, file)), file)
         if self.path is not None:
-            complain(f"{counted(count, noun)} in {self.path}")
+            complain(f"{quantity(count, noun)} in {self.path}")
 
 
 def _is_binary(name: str | None) -> bool:

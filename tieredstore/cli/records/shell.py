@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.cli.records.row_output import GivenRows, print_rows
-from tieredstore.cli.terminal.output import complain, counted, print_lines
+from tieredstore.cli.terminal.output import complain, print_lines, quantity
 from tieredstore.errors import TieredStoreError
 from tieredstore.process.interruption import KeyboardInterrupts, keyboard_interrupts
 
@@ -110,7 +110,7 @@ def _answer(tables: QueryTables, statement: str, most: int) -> None:
 
     print_rows(GivenRows(rows.schema, first()))
     if has_more:
-        print_lines([f"the first {counted(most, 'row')}; start the shell with -n N for more"])
+        print_lines([f"the first {quantity(most, 'row')}; start the shell with -n N for more"])
 
 
 @contextlib.contextmanager

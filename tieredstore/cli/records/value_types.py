@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
-from tieredstore.cli.terminal.output import complain, counted
+from tieredstore.cli.terminal.output import complain, quantity
 from tieredstore.errors import ConfigError, ResourceNotFoundError, excerpt
 from tieredstore.process.whole_files import read_named
 
@@ -77,7 +77,7 @@ class TopicTypes:
     def tell_nulls(self) -> None:
         """Report on stderr how many values were read as null, and the reason for the first such value."""
         if self._nulls.count:
-            complain(f"{counted(self._nulls.count, 'invalid value')} read as null; the first: {self._nulls.first}")
+            complain(f"{quantity(self._nulls.count, 'invalid value')} read as null; the first: {self._nulls.first}")
 
     def _parse_kind(self, option: str, text: str) -> _Kind:
         from tieredstore.api.reading import kind_of
@@ -117,7 +117,7 @@ class TopicTypes:
         messages = () if sample is None else sample(topic, "key" if side == "key" else "value")
         if not messages:
             return as_text(subject)
-        sampled = f"{counted(len(messages), 'record')} of {topic}"
+        sampled = f"{quantity(len(messages), 'record')} of {topic}"
         try:
             schema = infer_schema(messages)
         except ConfigError as error:

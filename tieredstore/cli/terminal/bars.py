@@ -27,7 +27,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from tieredstore.cli.terminal.output import counted, human_rate
+from tieredstore.cli.terminal.output import human_rate, quantity
 from tieredstore.model import human_bytes
 from tieredstore.process.interruption import at_sudden_end
 
@@ -47,7 +47,7 @@ class _Count(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         """Return the number with its unit, such as ``1,234 segments``."""
-        return Text(counted(int(task.completed), self._noun))
+        return Text(quantity(int(task.completed), self._noun))
 
 
 class _Done(ProgressColumn):

@@ -1,7 +1,7 @@
 """Output of commands: JSON, tables, sentences, and numbers.
 
 Numbers look the same everywhere. For a person: ``human_bytes`` (in ``model``: ``1.5 MiB``), ``human_rate`` (``12.0
-MiB/s``), ``human_count`` (``1,234``), ``counted`` (``1 segment``), ``human_time`` (``2026-01-01 00:00:13``, UTC),
+MiB/s``), ``human_count`` (``1,234``), ``quantity`` (``1 segment``), ``human_time`` (``2026-01-01 00:00:13``, UTC),
 ``human_ratio`` (``3.47``), ``human_amount`` (``12.34``), and ``-`` for unknown values. For scripts: raw bytes and
 milliseconds, ``iso_utc``, ``ratio_of``, and null.
 """
@@ -110,7 +110,7 @@ def human_share(part: int, whole: int) -> str:
     return f"{size} of {of}" if of.endswith(f" {unit}") else f"{size} {unit} of {of}"
 
 
-def counted(count: int, noun: str) -> str:
+def quantity(count: int, noun: str) -> str:
     """Return a count with its noun, such as ``no segments``, ``1 segment`` or ``1,234 segments``."""
     return f"{human_count(count) if count else 'no'} {noun}{'s' * (count != 1)}"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from time import monotonic
 from typing import Final
 
-from tieredstore.cli.terminal.output import complain, counted
+from tieredstore.cli.terminal.output import complain, quantity
 from tieredstore.process.interruption import at_sudden_end, is_interruption
 
 _LINE_EVERY_S: Final = 10.0
@@ -35,7 +35,7 @@ def counting(what: str, noun: str) -> Generator[Callable[[], None], None, None]:
         done += 1
         if (now := monotonic()) - told_at >= _LINE_EVERY_S:
             told_at = now
-            complain(f"{what}: {counted(done, noun)} so far")
+            complain(f"{what}: {quantity(done, noun)} so far")
 
     yield advance
 

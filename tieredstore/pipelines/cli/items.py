@@ -13,7 +13,7 @@ import typer
 
 from tieredstore.api.outcomes import Outcome, Status
 from tieredstore.cli.app.outcomes import OUTCOME, Teller, Words
-from tieredstore.cli.terminal.output import counted, iso_utc, print_lines
+from tieredstore.cli.terminal.output import iso_utc, print_lines, quantity
 from tieredstore.cli.terminal.rows import Row, attributes
 from tieredstore.cli.terminal.rows import field as declare
 from tieredstore.model import Uuid, human_bytes
@@ -124,22 +124,22 @@ def _show_window(outcome: WindowOutcome, verb: str) -> str:
         return f"{verb}: {extent}{requested}"
     out = f", {outcome.filtered} dropped" if outcome.filtered else ""
     aside = f", {outcome.quarantined} quarantined" if outcome.quarantined else ""
-    files = counted(len(outcome.output_keys or ()), "file")
-    return f"{extent}: {counted(outcome.records or 0, 'record')} in {files}{out}{aside}"
+    files = quantity(len(outcome.output_keys or ()), "file")
+    return f"{extent}: {quantity(outcome.records or 0, 'record')} in {files}{out}{aside}"
 
 
 def _show_bad(outcome: WindowOutcome, _: str) -> str:
     extent = f"{outcome.topic}-{outcome.partition} {outcome.base_offset} … {outcome.last_offset}"
     bad = outcome.quarantined or 0
     if outcome.status == "planned":
-        return f"would be parsed: {extent}: {counted(bad, 'message')} in {outcome.quarantine_key}"
+        return f"would be parsed: {extent}: {quantity(bad, 'message')} in {outcome.quarantine_key}"
     out = f", {outcome.filtered} dropped" if outcome.filtered else ""
     stays = f", {bad} still bad in {outcome.quarantine_key}" if outcome.quarantine_key is not None else ""
-    return f"{extent}: {counted(outcome.records or 0, 'message')} filed{out}{stays}"
+    return f"{extent}: {quantity(outcome.records or 0, 'message')} filed{out}{stays}"
 
 
 def _show_directory(outcome: DirectoryOutcome, verb: str) -> str:
-    return f"{verb}: {outcome.name} ({counted(outcome.records, 'record')})"
+    return f"{verb}: {outcome.name} ({quantity(outcome.records, 'record')})"
 
 
 RUN: Final = Words("window", "written", {}, _show_window, "writing", row=_WRITTEN)
@@ -171,12 +171,12 @@ class WindowTeller(Teller):
     def sentence(self) -> str:
         """Return a sentence with the totals of written and deleted files."""
         would = "would be " if self.dry_run else ""
-        done = f"{counted(self.counts['written'], 'window')} {would}written"
+        done = f"{quantity(self.counts['written'], 'window')} {would}written"
         if not self.dry_run:
-            files = counted(self.sums["files"], "new file")
-            done = f"{counted(self.sums['records'], 'record')} in {files} ({human_bytes(self.size - self.size_gone)})"
+            files = quantity(self.sums["files"], "new file")
+            done = f"{quantity(self.sums['records'], 'record')} in {files} ({human_bytes(self.size - self.size_gone)})"
         going = self.counts["deleted"]
-        return f"{done}; {counted(going, 'file')} {would}deleted ({human_bytes(self.size_gone)})" if going else done
+        return f"{done}; {quantity(going, 'file')} {would}deleted ({human_bytes(self.size_gone)})" if going else done
 
 
 _REASONS: Final = 5
@@ -196,18 +196,18 @@ class BadMessagesTeller(WindowTeller):
         print_lines(
             [
                 *(f"  {len(offsets)} from offset {offsets[0]} on: {reason}" for reason, offsets in reasons[:_REASONS]),
-                *([f"  and for {counted(more, 'other reason')}"] if more > 0 else []),
+                *([f"  and for {quantity(more, 'other reason')}"] if more > 0 else []),
             ]
         )
 
     def sentence(self) -> str:
         """Return a sentence with the number of messages that are good now."""
-        files, bad = counted(self.counts.total(), "file"), self.sums["quarantined"]
+        files, bad = quantity(self.counts.total(), "file"), self.sums["quarantined"]
         if self.dry_run:
-            return f"{counted(bad, 'message')} in {files} would be parsed"
+            return f"{quantity(bad, 'message')} in {files} would be parsed"
         out = f"; {self.sums['filtered']} dropped" if self.sums["filtered"] else ""
         stays = f"{bad} still bad" if bad else "none still bad"
-        return f"{files} parsed again: {counted(self.sums['records'], 'message')} filed{out}; {stays}"
+        return f"{files} parsed again: {quantity(self.sums['records'], 'message')} filed{out}; {stays}"
 
 
 @contextmanager

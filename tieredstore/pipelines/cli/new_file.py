@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from tieredstore.cli.app.options import Cluster, Store
-from tieredstore.cli.terminal.output import counted, print_lines
+from tieredstore.cli.terminal.output import print_lines, quantity
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def init(
 
     with store.open(cluster) as bucket:
         messages = latest_messages(bucket, topic, "value", {})
-    sample = f"{counted(len(messages), 'record')} of {topic}"
+    sample = f"{quantity(len(messages), 'record')} of {topic}"
     schema: pa.Schema | None = None
     reason = ""
     try:
@@ -59,7 +59,7 @@ def init(
     stored = {f"output.{name}": text for name, text in _properties_of(output).items() if name.startswith("storage.")}
     text = _text(topic, _describe_columns(topic, sample, schema, reason), _bucket_of(store), client, stored)
     write_new(path, text.encode("latin-1"), mode=0o600)
-    columns = "raw values" if schema is None else f"{counted(len(schema), 'column')} inferred from {sample}"
+    columns = "raw values" if schema is None else f"{quantity(len(schema), 'column')} inferred from {sample}"
     print_lines([f"{path}: JSON to Parquet by hour, {columns}", f"next: tieredstore pipeline run {path} --once"])
 
 

@@ -22,12 +22,12 @@ from tieredstore.cli.app.outcomes import tell_all
 from tieredstore.cli.terminal.log_lines import log_lines
 from tieredstore.cli.terminal.output import (
     complain,
-    counted,
     human_time,
     iso_utc,
     print_json_line,
     print_lines,
     print_table,
+    quantity,
 )
 from tieredstore.cli.terminal.rows import Row, attributes, column, field
 from tieredstore.cli.terminal.tables import moment, number, text
@@ -313,16 +313,16 @@ def verify(
         print_lines(f"{one.kind:<8}  {one.subject} {one.words}" for one in problems)
         if against is not None and more is not None:
             print_lines(
-                [f"{counted(more.compared, 'offset')} compared with the {against}; {more.gone} not in the {against}"]
+                [f"{quantity(more.compared, 'offset')} compared with the {against}; {more.gone} not in the {against}"]
             )
         print_lines(_read_lines(verification, against is not None))
         if not is_unproven:
-            print_lines([counted(len(problems), "problem") if problems else "no problems found"])
+            print_lines([quantity(len(problems), "problem") if problems else "no problems found"])
     if problems:
         raise typer.Exit(CorruptDataError.exit_code)
     if more is not None and is_unproven:
         raise ResourceNotFoundError(
-            f"no record was compared: the {against} has none of the {counted(more.gone, 'written offset')}; check the "
+            f"no record was compared: the {against} has none of the {quantity(more.gone, 'written offset')}; check the "
             f"pipeline's settings of the {against}"
         )
 
@@ -343,7 +343,7 @@ _PROBLEM: Final[Row[OutputProblem]] = Row(
 def _read_lines(verification: Verification, is_compared: bool) -> list[str]:
     """Return the report's lines about the checks done, and about the checks left out."""
     size = f"{human_bytes(verification.read_size)} of {human_bytes(verification.size)}"
-    lines = [f"{verification.read_files} of {counted(verification.files, 'file')} read in full ({size})"]
+    lines = [f"{verification.read_files} of {quantity(verification.files, 'file')} read in full ({size})"]
     if not verification.has_log:
         lines.append("there is no commit log, so missing files cannot be detected")
     elif not verification.read_files:

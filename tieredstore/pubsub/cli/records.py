@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.cli.records.formats import Asked, Rows, Shown, View
 from tieredstore.cli.records.record_output import shown_text
-from tieredstore.cli.terminal.output import complain, counted, iso_utc, print_lines
+from tieredstore.cli.terminal.output import complain, iso_utc, print_lines, quantity
 from tieredstore.cli.terminal.rows import Row, attributes, column, field
 from tieredstore.cli.terminal.tables import number, plain, text, word
 from tieredstore.model import human_bytes
@@ -185,7 +185,7 @@ def show_batch(asked: Asked) -> Generator[Shown]:
             batches = BatchDecoder().decode_messages(messages)
             yield Rows(_RECORD, (record for batch in batches for record in records_of(with_places(batch, 0, 0))))
             return
-        heading = f"{source.name}: {counted(len(index), 'Message')}, {human_bytes(index.object_size)}"
+        heading = f"{source.name}: {quantity(len(index), 'Message')}, {human_bytes(index.object_size)}"
         sizes = {"size": index.object_size, "header_size": index.size}
         yield Rows(_MESSAGE, _inspect(source, index), heading, sums=lambda: sizes)
 
@@ -205,7 +205,7 @@ def _inspect(source: _Source, index: BatchIndex) -> Iterator[_Message]:
             damage, damaged = str(error), damaged + 1
         yield _Message(place, stop - start, header, damage)
     if damaged:
-        raise MessageCorruptError(f"{source.name}: {damaged} of {counted(len(index), 'Message')} damaged")
+        raise MessageCorruptError(f"{source.name}: {damaged} of {quantity(len(index), 'Message')} damaged")
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import typer
 
 from tieredstore.api.outcomes import Outcome
 from tieredstore.cli.app.outcomes import Words, carry_out
-from tieredstore.cli.terminal.output import JsonValue, complain, counted, iso_utc, print_json_line, print_lines
+from tieredstore.cli.terminal.output import JsonValue, complain, iso_utc, print_json_line, print_lines, quantity
 from tieredstore.cli.terminal.rows import Row, attributes, field
 from tieredstore.model import human_bytes
 from tieredstore.pubsub.queue.topics import Topics
@@ -64,7 +64,7 @@ def pair_audit_records(
         if as_json:
             _sums(log.requests, producers=producers, messages=counts.produced, records=counts.paired_records)
         else:
-            sent = f"{counted(counts.produced, 'Message')} sent to topic {name} by {counted(producers, 'producer')}"
+            sent = f"{quantity(counts.produced, 'Message')} sent to topic {name} by {quantity(producers, 'producer')}"
             said = _faults(log.requests) or "all read as sent"
             print_lines([f"{sent}: {said}, by audit records alone"])
         _exit_if_faulty(log.requests)
@@ -122,8 +122,8 @@ def _line(finding: AuditFinding) -> str:
 def _summary(topic: str, audit: TopicAudit) -> str:
     if not audit.messages and not audit.requests:
         return f"no Messages in topic {topic}"
-    seen = f"{counted(audit.messages, 'Message')} of {counted(audit.producers, 'producer')} in topic {topic}"
-    objects = f"{counted(audit.batches, 'object')} ({human_bytes(audit.batch_bytes)})"
+    seen = f"{quantity(audit.messages, 'Message')} of {quantity(audit.producers, 'producer')} in topic {topic}"
+    objects = f"{quantity(audit.batches, 'object')} ({human_bytes(audit.batch_bytes)})"
     read = f"{objects} read in full" if audit.bodies else f"only headers of {objects} read (see --bodies)"
     return f"{seen}: {_faults(audit.requests) or 'each request is stored once'}; {read}"
 

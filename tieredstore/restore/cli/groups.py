@@ -13,7 +13,7 @@ import typer
 
 from tieredstore.cli.app.options import Apply, Cluster, Json, Store, parse_time
 from tieredstore.cli.app.outcomes import OUTCOME, Words, carry_out
-from tieredstore.cli.terminal.output import counted
+from tieredstore.cli.terminal.output import quantity
 from tieredstore.cli.terminal.rows import Row, attributes
 from tieredstore.errors import ConfigError
 from tieredstore.restore.cli.snapshot import ClusterId
@@ -117,7 +117,7 @@ def _line(outcome: GroupOutcome, verb: str) -> str:
     if outcome.target_topic is None:
         return f"{verb}  {outcome.name}  {outcome.topic}-{outcome.partition} {outcome.offset}{more}"
     old = outcome.topic if outcome.offset is None else f"{outcome.topic}-{outcome.partition} {outcome.offset}"
-    again = "" if outcome.read_again is None else f", at most {counted(outcome.read_again, 'record')} read again"
+    again = "" if outcome.read_again is None else f", at most {quantity(outcome.read_again, 'record')} read again"
     new = f"{outcome.target_topic}-{outcome.target_partition} {outcome.target_offset}"
     # Show the group's current commit in the target. If this commit is beyond the new offset, the move makes the group
     # read records again.

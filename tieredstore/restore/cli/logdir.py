@@ -13,7 +13,7 @@ import typer
 
 from tieredstore.cli.app.options import Apply, Cluster, DryRun, FromTo, Json, Store
 from tieredstore.cli.app.outcomes import Teller, Words, carry_out, tell_all
-from tieredstore.cli.terminal.output import complain, counted, print_lines
+from tieredstore.cli.terminal.output import complain, print_lines, quantity
 from tieredstore.errors import ConfigError, ObjectArchivedError
 from tieredstore.model import human_bytes
 
@@ -70,7 +70,7 @@ def prepare(
             wanted, replication_factor=replication_factor, on_topic=lambda name: print_lines([f"created {name}"])
         )
         prepared.write(file)
-    print_lines([f"{counted(len(wanted), 'topic')} prepared in {plan}; stop the brokers, then run restore logdir"])
+    print_lines([f"{quantity(len(wanted), 'topic')} prepared in {plan}; stop the brokers, then run restore logdir"])
 
 
 def logdir(
@@ -173,7 +173,9 @@ def _logs_of(bucket: Bucket, topic: Topic, asked: int | None) -> list[tuple[int,
             log = catalog.lineage(topic.name, partition.number, topic.topic_id)
             logs[partition.number] = (log.earliest_offset, log.end_offset)
         if left_out := partition.incomplete:
-            complain(f"{topic.name}-{partition.number}: {counted(left_out, 'segment')} incomplete or damaged, left out")
+            complain(
+                f"{topic.name}-{partition.number}: {quantity(left_out, 'segment')} incomplete or damaged, left out"
+            )
     return logs
 
 

@@ -15,7 +15,7 @@ import typer
 
 from tieredstore.cli.app.options import BACKUP, Cluster, DryRun, End, Json, OnLoss, Store
 from tieredstore.cli.app.outcomes import Teller, Words, tell_all
-from tieredstore.cli.terminal.output import JsonValue, complain, counted, human_count, print_json_line, print_lines
+from tieredstore.cli.terminal.output import JsonValue, complain, human_count, print_json_line, print_lines, quantity
 from tieredstore.cli.terminal.rows import Row, attributes
 from tieredstore.errors import ConfigError, ResourceNotFoundError, TopicNotFoundError
 from tieredstore.installation import attached_parts
@@ -153,7 +153,7 @@ def _count(produced: ProduceRun, backup: TopicBackup | None, teller: Teller) -> 
     if backup is not None:
         teller.more["repeats"] = backup.repeats
         if backup.repeats:
-            complain(f"{counted(backup.repeats, 'record')} of the backup came twice, and are restored once")
+            complain(f"{quantity(backup.repeats, 'record')} of the backup came twice, and are restored once")
 
 
 def _list_losses(losses: Sequence[tuple[TopicPartition, OffsetSpan]]) -> list[JsonValue]:
@@ -256,7 +256,7 @@ def _show_dry_run(topics: SourceTopics, client: Mapping[str, str], new: NewTopic
         figures = {"records": found.records, "size": found.size, "expected_s": round(found.expected_s, 1)}
         print_json_line({"summary": {**figures, "lost": _list_losses(found.losses)}})
     else:
-        restored = f"{counted(found.records, 'record')} ({human_bytes(found.size)}) would be restored"
+        restored = f"{quantity(found.records, 'record')} ({human_bytes(found.size)}) would be restored"
         speed = f"{human_count(RECORDS_PER_S)} records or {human_bytes(BYTES_PER_S)} a second"
         print_lines([f"{restored}, in about {_duration(found.expected_s)} at {speed}"])
     if any(check.outcome is Verdict.BAD for check in found.checks):

@@ -26,7 +26,7 @@ from tieredstore.cli.app.options import (
     parse_time,
 )
 from tieredstore.cli.app.outcomes import Words, carry_out
-from tieredstore.cli.terminal.output import counted, human_time, print_json_line, print_lines
+from tieredstore.cli.terminal.output import human_time, print_json_line, print_lines, quantity
 from tieredstore.cli.terminal.rows import Row, field
 from tieredstore.cli.terminal.tables import number, text
 from tieredstore.errors import ConfigError
@@ -163,14 +163,14 @@ def _lines_of(snapshot: ClusterSnapshot) -> Iterator[str]:
     for topic in snapshot.topics:
         own = ", ".join([f"{name}={value}" for name, value in topic.settings.items()])
         withheld = "".join(f", {name} (secret: not held)" for name in topic.withheld)
-        count = counted(topic.partition_count, "partition")
+        count = quantity(topic.partition_count, "partition")
         yield f"topic {topic.topic}: {count}; {own or 'no own settings'}{withheld}"
     for group in snapshot.groups:
-        yield f"group {group.group}: {counted(len(group.offsets), 'committed offset')} ({group.protocol})"
+        yield f"group {group.group}: {quantity(len(group.offsets), 'committed offset')} ({group.protocol})"
     if snapshot.acls is not None:
-        yield counted(len(snapshot.acls), "ACL")
+        yield quantity(len(snapshot.acls), "ACL")
     if snapshot.schemas is not None:
-        yield counted(len(snapshot.schemas.versions), "schema version")
+        yield quantity(len(snapshot.schemas.versions), "schema version")
     for left in snapshot.not_held:
         yield f"not held: {left.kind}{' ' * bool(left.name)}{left.name}: {left.reason}"
 

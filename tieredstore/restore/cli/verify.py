@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tieredstore.cli.app.options import BACKUP, Cluster, FromTo, Json, Store
-from tieredstore.cli.terminal.output import JsonValue, counted, human_count, print_lines
+from tieredstore.cli.terminal.output import JsonValue, human_count, print_lines, quantity
 from tieredstore.cli.terminal.progress import counting
 from tieredstore.cli.terminal.rows import Row, attributes, field
 from tieredstore.cli.terminal.tables import number, text
@@ -95,7 +95,7 @@ def _report(compared: Sequence[ComparedPartition], lacks: Sequence[str], *, as_j
         print_lines(f"not compared: {sentence}" for sentence in lacks)
         counts = Counter("different" if one.difference else "equal" for one in compared)
         print_lines(
-            [f"{counted(len(compared), 'partition')}: {counts['equal']} equal, {counts['different']} different"]
+            [f"{quantity(len(compared), 'partition')}: {counts['equal']} equal, {counts['different']} different"]
         )
     if different:
         raise typer.Exit(CorruptDataError.exit_code)

@@ -13,7 +13,7 @@ from tieredstore.api.outcomes import Outcome, run
 from tieredstore.cli.app.options import DryRun, JsonLogs, Once, Output, SettingsFile
 from tieredstore.cli.app.outcomes import OUTCOME, totals_of
 from tieredstore.cli.terminal.log_lines import log_lines
-from tieredstore.cli.terminal.output import JsonValue, complain, counted, print_json_line, print_lines, print_table
+from tieredstore.cli.terminal.output import JsonValue, complain, print_json_line, print_lines, print_table, quantity
 from tieredstore.cli.terminal.rows import Row, column, field
 from tieredstore.cli.terminal.tables import number, text, word
 from tieredstore.errors import ConfigError, DataLossError, StoreUnavailableError, TieredStoreError
@@ -95,7 +95,7 @@ def _tell_of_run(shipping: Uploader, left: Sequence[Outcome], output: Output) ->
         print_lines(f"not shipped: {name}: {reason}" for name, reason in named)
         sizes = f"{human_bytes(counts.bytes)}, stored as {human_bytes(counts.stored_bytes)}"
         nothing = "nothing shipped" if left or counts.holes else "nothing to ship"
-        print_lines([f"{counted(counts.segments, 'segment')} shipped ({sizes})" if counts.segments else nothing])
+        print_lines([f"{quantity(counts.segments, 'segment')} shipped ({sizes})" if counts.segments else nothing])
     if counts.holes:
         complain(
             f"{counts.lost_offsets} offsets could not be shipped; the upload watermarks record which offsets, and why"
