@@ -101,7 +101,7 @@ class Uuid:
         return cls(raw)
 
     @classmethod
-    def spelled(cls, text: str) -> Uuid | None:
+    def parse_canonical(cls, text: str) -> Uuid | None:
         """Return the uuid that Kafka writes as ``text``; None if Kafka writes no uuid so.
 
         Base64 has several spellings of the same 16 bytes: :meth:`parse` accepts all of them, this method only Kafka's.

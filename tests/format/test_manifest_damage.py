@@ -41,8 +41,8 @@ def noticed_by_decryption(damaged: SegmentManifest, whole: SegmentManifest) -> b
         return False
     if isinstance(whole.chunk_index, FixedChunkIndex) and damaged.chunk_index != whole.chunk_index:
         return False  # a bit flip changes only one number of the chunk index, so it must be refused
-    before = [entry for _, entry in whole.segment_indexes.recorded()]
-    after = [entry for _, entry in damaged.segment_indexes.recorded()]
+    before = [entry for _, entry in whole.segment_indexes.entries()]
+    after = [entry for _, entry in damaged.segment_indexes.entries()]
     # Only the last index's size may differ, because no index follows it to contradict its end.
     return (
         isinstance(damaged.chunk_index, type(whole.chunk_index))

@@ -34,11 +34,11 @@ def lookup(snapshot: LogSnapshot = SNAPSHOT, query: LogQuery = QUERY) -> PlaceLo
 
 
 def starts(places: Places) -> Mapping[TopicPartition, int]:
-    return lookup().starting(places)
+    return lookup().find_starts(places)
 
 
 def ends(places: Places) -> Mapping[TopicPartition, int]:
-    return lookup().ending(places)
+    return lookup().find_ends(places)
 
 
 def test_a_batch_reads_everything_by_default() -> None:
@@ -82,7 +82,7 @@ def test_a_start_beyond_the_log_is_lost_data() -> None:
 def test_a_start_beyond_the_log_starts_at_the_end_and_warns_if_loss_may_be(caplog: pytest.LogCaptureFixture) -> None:
     places: Places = {("t", 0): 21, ("t", 1): 5}
     with caplog.at_level(logging.WARNING):
-        assert lookup(query=LENIENT).starting(places)["t", 0] == 20
+        assert lookup(query=LENIENT).find_starts(places)["t", 0] == 20
     assert [record.getMessage() for record in caplog.records] == [
         "the query starts t-0 at offset 21, but its log ends before offset 20"
     ]
@@ -105,7 +105,7 @@ def test_a_start_at_a_time_without_record_is_an_error_that_names_the_partition()
 
 
 def test_a_start_at_a_time_without_record_is_the_end_by_the_strategy_latest() -> None:
-    chosen = lookup().starting(AtTime(200), if_too_late="latest")
+    chosen = lookup().find_starts(AtTime(200), if_too_late="latest")
     assert chosen == {("t", 0): 15, ("t", 1): 5}
 
 
@@ -140,7 +140,7 @@ def test_an_end_for_a_partition_that_is_not_there_names_it(places: Places, name:
 def test_only_the_first_of_many_missing_partitions_are_named() -> None:
     snapshot = LogSnapshot({("t", number): log("t", number, 0, 1) for number in range(9)})
     with pytest.raises(ConfigError, match="leaves out t-1, t-2, t-3, t-4, t-5 and 3 more:"):
-        lookup(snapshot).starting({("t", 0): 0})
+        lookup(snapshot).find_starts({("t", 0): 0})
 
 
 def test_a_start_after_the_end_is_an_error_that_names_both() -> None:

@@ -215,10 +215,10 @@ def ruling_segment(segments: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogSeg
     ``segments`` must not be empty. All must have passed :func:`check_segment`, and belong to one
     partition.
     """
-    return max(segments, key=_standing)
+    return max(segments, key=_ruling_rank)
 
 
-def _standing(segment: RemoteLogSegmentMetadata) -> tuple[int, int, int, bytes]:
+def _ruling_rank(segment: RemoteLogSegmentMetadata) -> tuple[int, int, int, bytes]:
     epochs = segment.segment_leader_epochs
     # Rank segments by their last epoch, because a segment always has a record of its last epoch, but perhaps none of
     # its first epoch.

@@ -151,7 +151,7 @@ def _cut_uuid(text: str) -> tuple[str, Uuid | None]:
     if dash != "-":
         return head, None
     # Only Kafka's own spelling of an id is accepted, because keys that are made here have no other spelling.
-    return head, Uuid.spelled(tail)
+    return head, Uuid.parse_canonical(tail)
 
 
 def _parse_partition(text: str) -> int | None:

@@ -155,16 +155,16 @@ class SegmentIndexes:
                 end += entry.size
 
     def _make_misplaced(self, misplaced: IndexEntry, end: int) -> ManifestCorruptError:
-        name = next(_INDEX_NAMES[kind] for kind, entry in self.recorded() if entry is misplaced)
+        name = next(_INDEX_NAMES[kind] for kind, entry in self.entries() if entry is misplaced)
         return ManifestCorruptError(
             f"segmentIndexes.{name} is at {misplaced.position}, but the index before it ends at {end}"
         )
 
     def entry(self, index_type: IndexType) -> IndexEntry | None:
         """Return the entry of one index; None only for a transaction index that was not recorded."""
-        return dict(self.recorded()).get(index_type)
+        return dict(self.entries()).get(index_type)
 
-    def recorded(self) -> Iterator[tuple[IndexType, IndexEntry]]:
+    def entries(self) -> Iterator[tuple[IndexType, IndexEntry]]:
         """Yield the recorded indexes, in the order in which they are stored."""
         yield IndexType.OFFSET, self.offset
         yield IndexType.TIMESTAMP, self.timestamp
@@ -176,7 +176,7 @@ class SegmentIndexes:
     @property
     def total_size(self) -> int:
         """The size of the whole ``.indexes`` object."""
-        return sum(entry.size for _, entry in self.recorded())
+        return sum(entry.size for _, entry in self.entries())
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +316,7 @@ class SegmentManifest:
             )
 
     def _check_encrypted_indexes(self) -> None:
-        for kind, entry in self.segment_indexes.recorded():
+        for kind, entry in self.segment_indexes.entries():
             # An encrypted index has an IV, a tag and at least one byte of content. An empty index has size 0, even with
             # encryption.
             if 0 < entry.size <= ENCRYPTION_OVERHEAD:
@@ -374,7 +374,7 @@ def _read_entry(fields: JsonObject) -> IndexEntry:
 
 
 def _segment_indexes_fields(indexes: SegmentIndexes) -> dict[str, object]:
-    entries = dict(indexes.recorded())
+    entries = dict(indexes.entries())
     return {
         name: {"position": entries[kind].position, "size": entries[kind].size} if kind in entries else None
         for kind, name in _INDEX_NAMES.items()
@@ -518,7 +518,7 @@ def _text(value: Json) -> str:
 
 
 def _uuid(text: str) -> Uuid:
-    uuid = Uuid.spelled(text)
+    uuid = Uuid.parse_canonical(text)
     if uuid is None:
         raise _UnusableError
     return uuid

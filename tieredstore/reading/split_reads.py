@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError, DataLossError, ResourceNotFoundError, SegmentNotFoundError
-from tieredstore.kafka.records.columns import int64_values, leading
+from tieredstore.kafka.records.columns import first_rows, int64_values
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.reading.losses import Loss, Losses, loss_of_end, loss_of_request
 from tieredstore.records.partition import RunRead, runs_of_spans
@@ -239,7 +239,7 @@ class StoredRead:
                     with closing(RunRead(self._reader, spans, self.position, last, report).read()) as run:
                         for records in run:
                             self.position = int64_values(records, "offset")[-1] + 1
-                            yield leading(records, self._schema, records.num_rows)
+                            yield first_rows(records, self._schema, records.num_rows)
                 except SegmentNotFoundError as error:
                     self._lose_deleted(last, error)
                 else:

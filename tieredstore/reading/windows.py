@@ -99,7 +99,7 @@ class PlaceLookup:
             found = in_parallel(pool, lambda log: self._clamp(log, starts, stops), logs, at_once=2 * READERS)
             return {log.where: window for log, window in zip(logs, found, strict=True)}
 
-    def starting(
+    def find_starts(
         self, places: Places, *, if_too_late: Literal["error", "latest"] = "error"
     ) -> dict[TopicPartition, int]:
         """Return the first offset to read of each partition. A start before the log's first offset is kept; planning
@@ -114,12 +114,12 @@ class PlaceLookup:
         losses = Losses(self.query)
         return {where: self._start(log, places, if_too_late, losses) for where, log in self.snapshot.logs.items()}
 
-    def ending(self, places: Places) -> dict[TopicPartition, int]:
+    def find_ends(self, places: Places) -> dict[TopicPartition, int]:
         """Return the exclusive end of each partition. If no record is at or after a requested time, the end is the
         log's end.
 
         An end offset beyond the log's end is kept; planning reports the missing offsets. Raise ConfigError as
-        :meth:`starting` does.
+        :meth:`find_starts` does.
         """
         words = self.query.words
         self._check_same(places, words.ending, words.ending_times)
@@ -129,8 +129,8 @@ class PlaceLookup:
 
     def exact(self, starting: Places, ending: Places, *, if_too_late: Literal["error", "latest"] = "error") -> Windows:
         """Return the exact start and end offset of each partition. Raise ConfigError if a start is after its end."""
-        starts = self.starting(starting, if_too_late=if_too_late)
-        ends = self.ending(ending)
+        starts = self.find_starts(starting, if_too_late=if_too_late)
+        ends = self.find_ends(ending)
         named = with_offsets(ending, ends)
         for where, start in starts.items():
             # Keep an end that the caller named as an offset. Any other end may move to an earlier offset.

@@ -14,7 +14,7 @@ from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.kafka.batches import first_batch_size
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.kafka.records import RecordDecoder
-from tieredstore.kafka.records.columns import int64_values, leading
+from tieredstore.kafka.records.columns import first_rows, int64_values
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.process.closing import Closing
 from tieredstore.records.report import LostOffsets, ReadReport, SkippedInSegment
@@ -152,7 +152,7 @@ class RunRead:
         earlier offset.
         """
         count = bisect_left(int64_values(records, "offset"), self._stop)
-        return leading(records, self._settings.schema, count)
+        return first_rows(records, self._settings.schema, count)
 
     def _settle(self) -> None:
         """If a transaction without an outcome begins before the read's end, end the read before this transaction."""

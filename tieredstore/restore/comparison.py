@@ -276,7 +276,7 @@ class Comparison:
             return BackupTopics(self._bucket, ProduceOptions(topics=topics, name=run), backup)
         topic_ids: dict[str, Uuid] = {}
         for topic, text in began.items():
-            if (topic_id := Uuid.spelled(text)) is None:
+            if (topic_id := Uuid.parse_canonical(text)) is None:
                 raise ConfigError(f"the run {run} restored {there}: name the settings of this backup (--backup)")
             topic_ids[topic] = topic_id
         # Losses are reported in the result, so they must not raise an error.
@@ -350,7 +350,7 @@ def _expect(batches: Iterable[pa.RecordBatch], work: _Work, rule: MappedOffsets,
                 pair.note_not_restored(piece.column("offset"))
                 continue
             delta = pa.scalar(run.target_start - run.start, pa.int64())
-            yield Rows.moved(piece, pc.add(piece.column("offset"), delta))
+            yield Rows.from_source(piece, pc.add(piece.column("offset"), delta))
 
 
 def _expect_by_key(
@@ -369,7 +369,7 @@ def _expect_by_key(
                     continue
                 begin = run.target_start + counts[run]
                 counts[run] += count
-                yield run, Rows.moved(piece, pa.array(range(begin, begin + count), pa.int64()))
+                yield run, Rows.from_source(piece, pa.array(range(begin, begin + count), pa.int64()))
 
 
 class _RunDigests:

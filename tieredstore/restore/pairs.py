@@ -45,7 +45,7 @@ class Rows:
     records: pa.RecordBatch
 
     @classmethod
-    def moved(cls, records: pa.RecordBatch, there: pa.Array) -> Rows:
+    def from_source(cls, records: pa.RecordBatch, there: pa.Array) -> Rows:
         """Return the rows of the source's ``records``. ``there`` has the records' offsets in the target."""
         return cls(records.column("offset"), records.set_column(0, records.schema.field("offset"), there))
 
@@ -67,7 +67,7 @@ class Side:
         self.records = 0
         self._streams = [hashlib.sha256() for _ in range(11)]
 
-    def seeing(self, pieces: Iterator[Rows]) -> Iterator[Rows]:
+    def add_each(self, pieces: Iterator[Rows]) -> Iterator[Rows]:
         """Add each piece to the digest, then yield it."""
         for piece in pieces:
             self.add(piece.records)
@@ -111,7 +111,7 @@ class Pair:
 
     def compare(self, ours: Iterator[Rows], theirs: Iterator[Rows]) -> None:
         """Compare the records up to the first difference; count and digest all records."""
-        for one, other in _side_by_side(self.ours.seeing(ours), self.theirs.seeing(theirs)):
+        for one, other in _side_by_side(self.ours.add_each(ours), self.theirs.add_each(theirs)):
             if self.difference is not None:
                 continue
             if one is None or other is None:

@@ -23,7 +23,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import load_settings
 from tieredstore.errors import AccessDeniedError
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE
-from tieredstore.ops.doctor.checkup import Check, Verdict, racing, run_checks
+from tieredstore.ops.doctor.checkup import Check, Verdict, check_conditional_writes, run_checks
 
 
 def by_subject(checks: Iterator[Check]) -> dict[str, list[Check]]:
@@ -140,7 +140,7 @@ def test_conditions_that_do_not_hold_are_found(settings: Path, monkeypatch: pyte
 
 
 def test_a_race_of_the_memory_store_has_one_winner() -> None:
-    assert list(racing(MemoryObjectStore(), "place")) == []
+    assert list(check_conditional_writes(MemoryObjectStore(), "place")) == []
 
 
 def test_who_may_read_and_not_write_is_told(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:

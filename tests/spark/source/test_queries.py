@@ -55,32 +55,32 @@ BEYOND: Places = {("t", 0): 21, ("t", 1): 5}
     ("ask", "kind", "words"),
     [
         (
-            lambda q: lookup(q).starting(BEYOND),
+            lambda q: lookup(q).find_starts(BEYOND),
             DataLossError,
             "^the options start t-0 .*set failOnDataLoss to false",
         ),
         (
-            lambda q: lookup(q).starting(AtTime(1)),
+            lambda q: lookup(q).find_starts(AtTime(1)),
             ConfigError,
             "set startingOffsetsByTimestampStrategy to latest",
         ),
         (
-            lambda q: lookup(q).starting({("t", 0): 1}),
+            lambda q: lookup(q).find_starts({("t", 0): 1}),
             ConfigError,
             "the option startingOffsets leaves out t-1: name all partitions",
         ),
         (
-            lambda q: lookup(q).starting({("t", 0): AtTime(100)}),
+            lambda q: lookup(q).find_starts({("t", 0): AtTime(100)}),
             ConfigError,
             "the option startingOffsetsByTimestamp leaves out t-1: name all partitions",
         ),
         (
-            lambda q: lookup(q).ending({("t", 0): 1, ("t", 1): 1, ("u", 7): 1}),
+            lambda q: lookup(q).find_ends({("t", 0): 1, ("t", 1): 1, ("u", 7): 1}),
             ConfigError,
             "the option endingOffsets names u-7: there is no such partition",
         ),
         (
-            lambda q: lookup(q).ending({("t", 0): AtTime(1), ("t", 1): AtTime(1), ("u", 7): AtTime(1)}),
+            lambda q: lookup(q).find_ends({("t", 0): AtTime(1), ("t", 1): AtTime(1), ("u", 7): AtTime(1)}),
             ConfigError,
             "the option endingOffsetsByTimestamp names u-7: there is no such partition",
         ),
@@ -92,4 +92,4 @@ def test_errors_name_the_options(ask: Callable[[LogQuery], Any], kind: type[Tier
 
 
 def test_no_words_are_needed_where_nothing_is_wrong() -> None:
-    assert lookup(query()).starting(Earliest()) == {("t", 0): 0, ("t", 1): 0}
+    assert lookup(query()).find_starts(Earliest()) == {("t", 0): 0, ("t", 1): 0}

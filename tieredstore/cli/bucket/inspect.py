@@ -120,7 +120,7 @@ class SegmentView:
         """Print all facts about the segment as tables."""
         print_table((word("SEGMENT"), text("")), self._lines(), wide=wide)
         _print_rows(self._object, self._objects, wide=wide)
-        _print_rows(_INDEX, self.segment.manifest.segment_indexes.recorded(), wide=wide)
+        _print_rows(_INDEX, self.segment.manifest.segment_indexes.entries(), wide=wide)
         if chunks:
             _print_rows(_CHUNK, self._chunks(), wide=wide)
 
@@ -190,7 +190,7 @@ class SegmentView:
             "compressed": manifest.compression,
             "encryption": key,
             "chunk_index": self._chunk_map(),
-            "indexes": [_INDEX.json(index) for index in manifest.segment_indexes.recorded()],
+            "indexes": [_INDEX.json(index) for index in manifest.segment_indexes.entries()],
         }
 
     def _chunk_map(self) -> dict[str, JsonValue]:

@@ -133,6 +133,6 @@ def int64_values(records: pa.RecordBatch, name: str) -> Sequence[int]:
     return memoryview(values).cast("q")[column.offset : column.offset + len(column)]
 
 
-def leading(records: pa.RecordBatch, schema: pa.Schema, rows: int) -> pa.RecordBatch:
+def first_rows(records: pa.RecordBatch, schema: pa.Schema, rows: int) -> pa.RecordBatch:
     """Return the first ``rows`` rows, with the columns of ``schema``."""
     return records.select(schema.names).slice(0, rows)

@@ -293,7 +293,7 @@ class Transcoder:
 
 
 def _indexes(manager: RemoteStorageManager, segment: StoredSegment) -> tuple[bytes, ...]:
-    kinds = [kind for kind, _ in segment.manifest.segment_indexes.recorded()]
+    kinds = [kind for kind, _ in segment.manifest.segment_indexes.entries()]
     fetched = manager.fetch_indexes(segment.metadata, kinds)
     return tuple(fetched[kind].read() for kind in kinds)
 

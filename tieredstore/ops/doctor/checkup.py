@@ -58,7 +58,7 @@ _WRITERS: Final = 8
 _ROUNDS: Final = 3
 
 
-def racing(store: ObjectStore, place: str) -> Iterator[str]:
+def check_conditional_writes(store: ObjectStore, place: str) -> Iterator[str]:
     """Test the store's conditional writes. Yield a sentence for each fault. The test leaves its objects below
     ``place``."""
     taken = f"{place}/taken"
@@ -460,7 +460,7 @@ def _of_writing(store: ObjectStore, place: str) -> Iterator[Check]:
 
 
 def _of_conditions(store: ObjectStore, place: str) -> Iterator[Check]:
-    faults = list(racing(store, place))
+    faults = list(check_conditional_writes(store, place))
     if not faults:
         yield Check("conditions", Verdict.GOOD, "conditional writes work: of concurrent writers, one succeeds")
     elif not store.conditional_writes:

@@ -209,7 +209,7 @@ class Snapshots:
 
         try:
             _content_of(document)  # a rotation must not write damaged content, or content that was damaged by the read
-            return (None if document.encryption is None else document.encryption.wrapped()), change
+            return (None if document.encryption is None else document.encryption.decode()), change
         except CorruptDataError as error:
             raise CorruptDataError(f"{where} is damaged: {error}") from error
 
@@ -263,7 +263,7 @@ class _Encryption:
     data_key: str
     aad: str
 
-    def wrapped(self) -> WrappedDataKey:
+    def decode(self) -> WrappedDataKey:
         """Return the wrapped data key with its AAD. Raise CorruptDataError if one of the two is not base64."""
         data_key, aad = (decode_base64(getattr(self, name), name, padded=True) for name in ("data_key", "aad"))
         return WrappedDataKey(self.key_id, data_key, aad)
@@ -329,7 +329,7 @@ def _cipher_of(encryption: _Encryption | None, key_ring: KeyRing | None) -> Segm
         raise UnknownKeyError(
             f"the snapshot is encrypted by key pair {encryption.key_id!r:.80}: add it to encryption.key.pairs"
         )
-    key = encryption.wrapped()
+    key = encryption.decode()
     return SegmentCipher(DataKey(key_ring.unwrap(key.key_id, key.wrapped), key.aad))
 
 

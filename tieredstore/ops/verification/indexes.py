@@ -103,7 +103,7 @@ class _IndexCheck:
         self._subject = subject
         self._stored = stored
         self._metadata = stored.metadata
-        self._entries = dict(stored.manifest.segment_indexes.recorded())
+        self._entries = dict(stored.manifest.segment_indexes.entries())
         self.result = CheckedIndexes()
 
     def open_one_by_one(self, manager: RemoteStorageManager, why: CorruptDataError) -> dict[IndexType, bytes]:

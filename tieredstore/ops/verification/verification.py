@@ -558,7 +558,7 @@ def _metadata_findings(subject: Subject, stored: StoredSegment, raw: bytes) -> I
 def check_index_sizes(subject: Subject, manifest: SegmentManifest) -> Iterator[Finding]:
     """Yield a finding for each index whose size is not a multiple of its entry size."""
     overhead = 0 if manifest.encryption is None else ENCRYPTION_OVERHEAD
-    for kind, entry in manifest.segment_indexes.recorded():
+    for kind, entry in manifest.segment_indexes.entries():
         size = max(0, entry.size - overhead)
         if size % _ENTRY_SIZES.get(kind, 1):
             detail = f"the {kind.value} index has {size} bytes, not a multiple of {_ENTRY_SIZES[kind]}"

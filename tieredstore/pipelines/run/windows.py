@@ -290,7 +290,7 @@ def find_gone(snapshot: LogSnapshot, state: LogState, pipeline: Pipeline) -> dic
 
 def is_of(log: PartitionLog, topic_id: str) -> bool:
     """Return True if the log may belong to the topic with this id. The log's own id may be unknown."""
-    known = Uuid.spelled(topic_id)
+    known = Uuid.parse_canonical(topic_id)
     return known is not None and log.is_of(known)
 
 

@@ -48,7 +48,7 @@ class Indexes:
         indexes.
         """
         opened = self._manifests.get(metadata)
-        entries = dict(opened.manifest.segment_indexes.recorded())
+        entries = dict(opened.manifest.segment_indexes.entries())
         recorded = [kind for kind in types if kind in entries]
         # Empty indexes need no request, because they take no bytes in the store, even in encrypted segments.
         if not any(entries[kind].size for kind in recorded):
@@ -106,7 +106,7 @@ def _open_indexes(stored: bytes, opened: OpenManifest, metadata: RemoteLogSegmen
     """Decrypt every recorded index."""
     return {
         kind: _open_index(opened.cipher, stored, entry, f"{kind.value} index of {metadata}")
-        for kind, entry in opened.manifest.segment_indexes.recorded()
+        for kind, entry in opened.manifest.segment_indexes.entries()
     }
 
 

@@ -66,7 +66,7 @@ def check_same(source: SourceTopics, position: RunPosition, targets: Sequence[Ta
     for topic, topic_id in position.topic_ids.items():
         if source.topic_ids.get(topic) == topic_id:
             continue
-        if source.is_backup or Uuid.spelled(topic_id) is None:  # only a bucket's topic has a Uuid
+        if source.is_backup or Uuid.parse_canonical(topic_id) is None:  # only a bucket's topic has a Uuid
             raise ConfigError(
                 f"the run {run} began with another bucket or backup: continue it with that one, or give this run "
                 "another name (--run)"

@@ -372,7 +372,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._target is not None:
                 snapshot.check_selected(self._query, manager_of(self._options.store))
             starting, too_late = self._options.starting, self._options.timestamp_strategy
-            begins = self._logs.lookup(snapshot).starting(starting, if_too_late=too_late)
+            begins = self._logs.lookup(snapshot).find_starts(starting, if_too_late=too_late)
             self._losses.check_readable(
                 snapshot, {where: (begin, begin) for where, begin in begins.items()},
                 starts_there=with_offsets(starting, begins), stops_there=begins,
