@@ -42,7 +42,7 @@ class Extra:
     purpose: str
     name: str = ""
 
-    def missing(self, error: ModuleNotFoundError) -> ConfigError | None:
+    def missing_error(self, error: ModuleNotFoundError) -> ConfigError | None:
         """Return the ConfigError for a missing module; None if the module is not from an optional package."""
         package = (error.name or "").partition(".")[0]
         if package not in PACKAGES:
@@ -54,7 +54,7 @@ class Extra:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, ModuleNotFoundError) and (told := self.missing(error)) is not None:
+        if isinstance(error, ModuleNotFoundError) and (told := self.missing_error(error)) is not None:
             raise told from error
 
 

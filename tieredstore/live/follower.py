@@ -246,12 +246,12 @@ class LiveFollower(Closing):
             except BatchCorruptError as error:
                 self._fail(where, error)
                 break
-        self._heard_of(where)
+        self._mark_heard(where)
 
     def _judge(self, error: KafkaError, where: TopicPartition, runs: dict[TopicPartition, list[Message]]) -> None:
         code = error.code()
         if code == KafkaError._PARTITION_EOF:
-            self._heard_of(where)
+            self._mark_heard(where)
             return
         if code in OF_GROUPS | OF_HOLES:
             return
@@ -293,7 +293,7 @@ class LiveFollower(Closing):
         self.add({where: followed.position for where, followed in known.items()}, epochs)
         self._is_closed = False
 
-    def _heard_of(self, where: TopicPartition) -> None:
+    def _mark_heard(self, where: TopicPartition) -> None:
         if where in self._followed:
             self._followed[where].link = Link.HEARD
         self._answered_at = time.monotonic()

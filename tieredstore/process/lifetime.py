@@ -21,7 +21,7 @@ _Result = TypeVar("_Result")
 class Lifetime:
     """The time from the opening of an object, called ``what`` in errors, until it is closed. Thread-safe.
 
-    The object passes work to executors through :meth:`bound`, so that the futures fail when the lifetime ends. The
+    The object passes work to executors through :meth:`bind`, so that the futures fail when the lifetime ends. The
     work itself may continue, because a thread cannot leave a call to a store that does not respond.
     """
 
@@ -53,7 +53,7 @@ class Lifetime:
         """Return the error for threads that wait when the lifetime ends, and for later callers."""
         return AlreadyClosedError(f"{self._what} was closed; open another one to continue")
 
-    def bound(self, executor: Executor) -> Executor:
+    def bind(self, executor: Executor) -> Executor:
         """Return an executor whose futures end with this lifetime; the owner of ``executor`` shuts it down."""
         return _Bound(executor, self)
 

@@ -52,7 +52,7 @@ class ManagerCalls:
         self.life = life
         self._undo_s = undo_s
         self._pool = pool or ThreadPool(_MOST_CALLS, "tieredstore-call")
-        self._bound = life.bound(self._pool)
+        self._bound = life.bind(self._pool)
         self._here = _Here()
 
     @contextlib.contextmanager

@@ -79,9 +79,9 @@ class Pools:
         """Wrap the pools so that a forked child refuses to use them."""
         return Pools(*(ThreadsOfProcess(pool) for pool in (self.transform, self.fetch, self.lookup)))
 
-    def bound(self, life: Lifetime) -> Pools:
+    def bind(self, life: Lifetime) -> Pools:
         """Wrap the pools so that the futures of their tasks end with ``life``."""
-        return Pools(life.bound(self.transform), life.bound(self.fetch), life.bound(self.lookup))
+        return Pools(life.bind(self.transform), life.bind(self.fetch), life.bind(self.lookup))
 
     def shutdown(self, wait: bool) -> None:
         """Drop queued tasks. Wait for running tasks if ``wait``, otherwise abandon them."""
@@ -155,7 +155,7 @@ class RemoteStorageManager(Closing):
                 opened.callback(lambda: own_pools.shutdown(self._is_at_rest))
             else:
                 pools = pools.of_this_process()
-            fetch, life, bound = settings.fetch, self._life, pools.bound(self._life)
+            fetch, life, bound = settings.fetch, self._life, pools.bind(self._life)
             loads = CachedLoads(
                 fetch.manifest_cache, weight_of_manifest, "the segment's manifest", pool=bound.lookup, life=life
             )

@@ -60,8 +60,8 @@ def uploader_service(
             "notice": threads.notice,
             "leadership": lambda stop: threads.again("leadership", stop, threads.lead, pauses.leadership),
             # With two threads, partitions whose leaders answer do not wait for partitions whose leaders are silent.
-            "settled": threads.asking("settled", is_silent=False),
-            "silent": threads.asking("silent", is_silent=True),
+            "settled": threads.ask_loop("settled", is_silent=False),
+            "silent": threads.ask_loop("silent", is_silent=True),
             "topics": threads.advise,
             "follow": lambda stop: threads.again("follow", stop, uploader.follow, pauses.follow),
             "holes": threads.fill,
@@ -98,7 +98,7 @@ class _Threads:
                 health.rest(name)
                 return
 
-    def asking(self, name: str, *, is_silent: bool) -> Callable[[Stop], None]:
+    def ask_loop(self, name: str, *, is_silent: bool) -> Callable[[Stop], None]:
         """Return a loop that asks about partitions whose leaders did not answer last time (``is_silent``), or about all
         others."""
         ask = partial(self._uploader.ask_leaders, is_silent=is_silent)

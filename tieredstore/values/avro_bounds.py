@@ -245,7 +245,7 @@ class _Walk:
         if self._values < 0:
             raise ValueError("it has far more values than bytes")
         if isinstance(schema, str):
-            self._built_in(schema)
+            self._skip_built_in(schema)
             return
         if isinstance(schema, list):
             self.value(schema[self._index(len(schema))], depth)
@@ -264,9 +264,9 @@ class _Walk:
             case "fixed":
                 self._skip(schema["size"])
             case _:
-                self._built_in(kind)
+                self._skip_built_in(kind)
 
-    def _built_in(self, kind: str) -> None:
+    def _skip_built_in(self, kind: str) -> None:
         match kind:
             case "int" | "long":
                 self._number()

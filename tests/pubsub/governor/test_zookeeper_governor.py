@@ -226,7 +226,7 @@ def test_memqs_topics_are_assigned_to_both_kinds_by_their_traffic_and_others_to_
         directory.refresh()
         assert [known.name for known in directory.all()] == ["clicks", "elsewhere"]
         assert caplog.text.count("broker cannot store the topic") == 1, "once, though they are read again and again"
-        clicks = directory.known("clicks")
+        clicks = directory.get("clicks")
         assert clicks is not None
         assert (clicks.load.input_mb, clicks.load.batch_bytes, clicks.load.partitions(1)) == (9.5, 1 << 20, 3)
         assert clicks.stored is not None

@@ -128,12 +128,12 @@ def test_clients_are_told_what_the_queue_is_called_and_no_secret() -> None:
     })  # fmt: skip
     topics = Topics(MemoryObjectStore(), settings)
     source = StoreTopics(topics)
-    known = source._known(Topic("orders", 1, "prod/topics/orders", True, KAFKA, "orders_notifications"))
+    known = source._make_known(Topic("orders", 1, "prod/topics/orders", True, KAFKA, "orders_notifications"))
     assert (known.handler, dict(known.properties)) == ("s3v2", {
         "bucket": "logs", "region": "us-east-1", "path": "prod/topics/orders", "enableHashing": "true",
         "notificationTopic": "orders_notifications",
     })  # fmt: skip
-    stored = source._known(Topic("orders", 1, "prod/topics/orders", True))
+    stored = source._make_known(Topic("orders", 1, "prod/topics/orders", True))
     assert "notificationTopic" not in dict(stored.properties)
 
 

@@ -291,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StandardOutputFailedError as error:
         code = error.exit_code  # the stream has already reported the error
     except ModuleNotFoundError as error:
-        told = Extra("this").missing(error)
+        told = Extra("this").missing_error(error)
         if told is None:
             raise
         complain(str(told))
@@ -376,7 +376,7 @@ def _no_such_option(problem: NoSuchOption) -> str:
     return f"{_command(problem)} has no option {quote(problem.option_name)[1:-1]}; {way_out}"
 
 
-def _missing(problem: MissingParameter) -> str:
+def _missing_parameter(problem: MissingParameter) -> str:
     return f"{_command(problem)} needs {_name(problem.param)}: {_usage_line(_context(problem))}"
 
 
@@ -420,7 +420,7 @@ def _other(problem: UsageError) -> str:
 
 _SENTENCES: Final[Mapping[str, Callable[[Any], str]]] = {
     "NoSuchOption": _no_such_option,
-    "MissingParameter": _missing,
+    "MissingParameter": _missing_parameter,
     "BadParameter": _bad_value,
     "BadOptionUsage": _bad_option,
 }

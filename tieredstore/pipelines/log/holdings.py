@@ -69,7 +69,7 @@ class Committed:
         for key in entry.removed:
             self.files.pop(key, None)
 
-    def overlapping(self, where: TopicPartition, first: int, last: int | None) -> list[str]:
+    def overlapping_keys(self, where: TopicPartition, first: int, last: int | None) -> list[str]:
         """Return the keys of a partition's data files that overlap the offsets ``first`` to ``last`` (None: to the
         end)."""
         return sorted(

@@ -175,7 +175,7 @@ def origins_of(
 
 def _with_copies(origin: Origin, snapshot: LogSnapshot | None, backups: Sequence[Committed]) -> Origin:
     where, stop = (origin.topic, origin.partition), None if origin.last is None else origin.last + 1
-    held = [key for backup in backups for key in backup.overlapping(where, origin.first, origin.last)]
+    held = [key for backup in backups for key in backup.overlapping_keys(where, origin.first, origin.last)]
     log = snapshot.logs.get(where) if snapshot is not None else None
     segments: list[str] = []
     if log is not None and log.lineage is not None:

@@ -430,7 +430,7 @@ class KeptRows(KeptFiles):
         committed = sum(run.records for runs in self._runs.values() for run in runs)
         for window, generation in self.holders():
             if generation != _UNKNOWN:
-                committed += sum(one.window.records for one in self._held_elsewhere(window))
+                committed += sum(one.window.records for one in self._find_held_elsewhere(window))
         return max(0, committed - sum(self.rows.count(window) for window, _ in self.holders()))
 
     @functools.cached_property
@@ -438,7 +438,7 @@ class KeptRows(KeptFiles):
         """The offset windows of the linked generations, whose rows are in the table too."""
         return [Holdings.of(log) for log in Family(self._log).read_others().values()]
 
-    def _held_elsewhere(self, window: BatchWindow) -> list[Holding]:
+    def _find_held_elsewhere(self, window: BatchWindow) -> list[Holding]:
         found = (one for its in self._others for one in its.between(window.where, window.start, window.stop))
         return [one for one in found if one.is_held]
 
@@ -455,7 +455,7 @@ class KeptRows(KeptFiles):
         may have been deleted on purpose."""
         if given_to == _UNKNOWN:
             return [(window.start, window.stop)]
-        held = (one.window for one in self._held_elsewhere(window))
+        held = (one.window for one in self._find_held_elsewhere(window))
         return sorted((max(window.start, one.start), min(window.stop, one.stop)) for one in held)
 
 

@@ -322,7 +322,7 @@ class Broker:
     def _why_not_here(self, topic: str, failure: TieredStoreError | None) -> tuple[Code, str]:
         if failure is not None:
             return Code.REQUEST_FAILED, str(failure)
-        if self.directory.known(topic) is not None:
+        if self.directory.get(topic) is not None:
             self.counts.redirected_requests += 1
             return Code.REDIRECT, f"topic {topic} is served by other brokers: ask for its metadata again"
         return Code.NOT_FOUND, f"there is no topic {topic}"
@@ -344,7 +344,7 @@ class Broker:
     def _tell_metadata(self, call: _Call, names: tuple[str, ...]) -> None:
         topics: list[KnownTopic] = [] if names else self.directory.all()
         for name in names:
-            known = self.directory.known(name)
+            known = self.directory.get(name)
             if known is None:
                 call.answer(Code.NOT_FOUND, f"there is no topic {name}")
                 return
@@ -354,7 +354,7 @@ class Broker:
     # --- READ ---
 
     def _read(self, call: _Call, read: ReadRequest) -> None:
-        known = self.directory.known(read.topic)
+        known = self.directory.get(read.topic)
         if not self.own.serve_reads:
             call.answer(Code.BAD_REQUEST, "this broker does not serve reads")
         elif not self._may(call, read.topic):

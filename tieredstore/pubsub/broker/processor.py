@@ -293,7 +293,7 @@ class TopicProcessors:
         return name in self._processors or self._has_none(name)
 
     def _has_none(self, name: str) -> bool:
-        if self._directory.known(name) is not None:
+        if self._directory.get(name) is not None:
             return not self._assignment.serves(name)
         return name not in self._preparing and self._directory.is_unknown(name)
 
@@ -334,7 +334,7 @@ class TopicProcessors:
         loop = asyncio.get_running_loop()
         processor, failure = None, None
         try:
-            known = self._directory.known(name) or await loop.run_in_executor(self._lookups, self._directory.look, name)
+            known = self._directory.get(name) or await loop.run_in_executor(self._lookups, self._directory.look, name)
             if known is not None and self._assignment.serves(name):
                 # Open the topic's queue on a thread, because opening may send requests.
                 writer = await loop.run_in_executor(self._lookups, _open_writer, known)

@@ -120,16 +120,16 @@ class StoreTopics(TopicSource):
             except (ConfigError, CorruptDataError) as error:
                 self._once.warn(f"skipping a topic: {error}")
                 continue
-            yield self._known(topic)
+            yield self._make_known(topic)
 
     def get(self, name: str) -> KnownTopic | None:
         """Return a topic of the store."""
         try:
-            return self._known(self._topics.get(name))
+            return self._make_known(self._topics.get(name))
         except (TopicNotFoundError, ConfigError):
             return None
 
-    def _known(self, topic: Topic) -> KnownTopic:
+    def _make_known(self, topic: Topic) -> KnownTopic:
         settings = self._topics.settings
         load = TopicLoad(topic.name, settings.section(BatchSettings).batch_bytes)
         handler, properties = _handler(topic, settings)
@@ -186,7 +186,7 @@ class Directory:
         for source in self._sources:
             source.close()
 
-    def known(self, name: str) -> KnownTopic | None:
+    def get(self, name: str) -> KnownTopic | None:
         """Return a topic from memory; None if it was never read from a source."""
         return self._known.get(name)
 

@@ -248,7 +248,7 @@ class AuditPairs:
         for request, known in list(self._waiting.items()):
             if known.since_ms < now_ms - self._settle_ms or len(self._waiting) > self._most:
                 self._settled[request] = self._waiting.pop(request)
-                yield from self._left_alone(request, known)
+                yield from self._find_unpaired(request, known)
         while self._settled:
             oldest = next(iter(self._settled))
             known = self._settled[oldest]
@@ -257,7 +257,7 @@ class AuditPairs:
             del self._settled[oldest]
             self._count_unread(known, -known.is_unread)
 
-    def _left_alone(self, request: ProducerRequest, known: _Known) -> Iterator[AuditFinding]:
+    def _find_unpaired(self, request: ProducerRequest, known: _Known) -> Iterator[AuditFinding]:
         if known.is_unread:
             self.counts.lost += 1
             yield _make_finding(AuditFault.LOST, request, "sent, but not reported as read by any consumer", known.place)

@@ -212,7 +212,7 @@ class FrameJob:
         first = next(pieces)
         pipeline = open_kept(self.settings)
         recipe = replace(pipeline.recipe, format=of_rows(pipeline.recipe.format, first.schema))
-        return write_window(window, _ascending(window, first, pieces), recipe, pipeline.parts.store)
+        return write_window(window, _check_ascending(window, chain([first], pieces)), recipe, pipeline.parts.store)
 
     def _pieces(self, batches: _Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield rows together with the number of their offset window, in the order of the input."""
@@ -253,9 +253,9 @@ def _count_of(task: WindowTask) -> Column:
     return functions.count(functions.when(is_inside, 1)).alias(_name_of(task))
 
 
-def _ascending(window: BatchWindow, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _check_ascending(window: BatchWindow, pieces: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     last = -1
-    for rows in chain([first], rest):
+    for rows in pieces:
         for offset in rows.column("offset").to_pylist():
             if offset <= last:
                 raise InvalidValueError(
