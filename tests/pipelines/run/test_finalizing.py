@@ -37,8 +37,9 @@ from tests.support.stores.doubles import FaultyStore, LateStore, Moment, Operati
 from tests.support.stores.operation_sweep import Killed, OperationSweep, copies_of
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog.problems import Problem, ProblemKind
 from tieredstore.errors import ConfigError, FencedError, TieredStoreError
-from tieredstore.model import Uuid
+from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
 from tieredstore.partitions.log import PartitionLog
 from tieredstore.pipelines import Parts, Pipeline, Runner
 from tieredstore.pipelines.filing.directories import TimeDirectories
@@ -298,6 +299,17 @@ def test_watermarks(logs: list[PartitionLog], positions: dict[int, Progress], ex
         begins_elsewhere=False,
     )
     assert limits == {"t": expected - 1000}
+
+
+@pytest.mark.parametrize("logs", [[log_of(0, 10)], [log_of(0, 10), log_of(1, 0)]])
+def test_a_damaged_segment_of_a_partition_without_progress_may_have_records_of_any_time(
+    logs: list[PartitionLog],
+) -> None:
+    """The partition has no log, or an empty one at the broker."""
+    damaged = RemoteLogSegmentId(TopicIdPartition(Uuid(bytes(16)), "t", 1), Uuid.random())
+    snapshot = LogSnapshot({log.where: log for log in logs}, unreadable=(Problem(ProblemKind.DAMAGED, damaged, 0, ""),))
+    positions = {("t", 0): written(10, NOON_MS)}
+    assert watermarks(snapshot, positions, now_ms=NOON_MS, delay_ms=0, begins_elsewhere=False) == {"t": -1}
 
 
 @pytest.mark.parametrize(

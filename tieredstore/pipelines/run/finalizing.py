@@ -61,11 +61,12 @@ def watermarks(
     minus ``delay_ms``.
     """
     times: dict[str, int] = {}
-    # A partition of which no segment can be read has no log, but may have records of any time.
-    for where in positions.keys() | snapshot.logs.keys() | {one.where for one in snapshot.unreadable}:
+    unreadable = {one.where for one in snapshot.unreadable}
+    for where in positions.keys() | snapshot.logs.keys() | unreadable:
         log, progress = snapshot.logs.get(where), positions.get(where)
-        # Without progress, no log entry records yet at which offset the partition begins.
-        is_unknown = progress is None and begins_elsewhere
+        # Without progress, no log entry records yet at which offset the partition begins. If a segment cannot be read,
+        # the partition may have records of any time, even if it has no log here, or an empty one.
+        is_unknown = progress is None and (begins_elsewhere or where in unreadable)
         time_ms = -1 if is_unknown else _time_ms(log, progress, now_ms, delay_ms)
         times[where[0]] = min(time_ms, times.get(where[0], time_ms))
     return {topic: time_ms - delay_ms for topic, time_ms in times.items()}
