@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import ClusterMetadata
 
 from tests.support.fresh_python import run_fresh
 from tests.support.kafka.fatal_errors import FATAL, raise_fatal
+from tests.support.kafka.mock_kafka import mock_kafka
 from tests.support.simulated_time import SimulatedClock
 from tieredstore.errors import BrokerUnavailableError
 from tieredstore.live.clients import LiveAdmin, LiveConsumer, LiveProducer
@@ -143,3 +145,28 @@ def test_brokers_that_do_not_answer_hold_no_call_beyond_its_time(
     with pytest.raises(BrokerUnavailableError, match="the leaders cannot be looked up"):
         client.leader_errors([("orders", 0)], timeout_s, "the leaders cannot be looked up")
     assert timeout_s <= clock.now < timeout_s + 0.1
+
+
+@pytest.mark.parametrize("count", [2, 16, 17])
+def test_leaders_of_a_few_topics_take_no_metadata_of_the_whole_cluster(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """A topic that the metadata of the whole cluster lacks is asked for by its name."""
+    asked, list_topics = list[str | None](), LiveAdmin.list_topics
+
+    def noted(client: LiveAdmin, topic: str | None = None, *, timeout: float) -> ClusterMetadata:
+        asked.append(topic)
+        return list_topics(client, topic, timeout=timeout)
+
+    monkeypatch.setattr(LiveAdmin, "list_topics", noted)
+    topics = [f"topic{number}" for number in range(count - 1)]
+    with mock_kafka() as mocked:
+        for topic in topics:
+            mocked.make_topic(topic)
+        client = LiveAdmin({"bootstrap.servers": mocked.bootstrap_servers, "allow.auto.create.topics": "false"})
+        places = [*((topic, 0) for topic in topics), ("absent", 0), ("absent", 1), (topics[0], 9)]
+        errors = client.leader_errors(places, 60, "the leaders cannot be looked up")
+    names = {where: error.name() for where, error in errors.items()}
+    unknown = dict.fromkeys([("absent", 0), ("absent", 1)], "UNKNOWN_TOPIC_OR_PART")
+    assert names == {(topics[0], 9): "_UNKNOWN_PARTITION", **unknown}
+    assert sorted(map(str, asked)) == (sorted([*topics, "absent"]) if count <= 16 else ["None", "absent"])

@@ -84,7 +84,7 @@ class BrokerState(Closing):
         """Return the high watermarks, or with ``stable`` the last stable offsets. The result omits partitions without
         a leader or an answer.
 
-        The call sends one request for the leaders, and one to each leading broker.
+        The call sends requests for the leaders, see ``LiveAdmin.leader_errors``, and one to each leading broker.
         """
         client, places = self._clients.get(), list(partitions)
         if not places:

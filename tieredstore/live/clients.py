@@ -225,15 +225,30 @@ class LiveAdmin(AdminClient):
     def leader_errors(
         self, partitions: Iterable[TopicPartition], timeout_s: float, doing: str
     ) -> dict[TopicPartition, KafkaError]:
-        """Load the leaders of these partitions with one request, and return the errors of partitions without a leader.
-        Call this before each request that goes to leaders. Raise the errors of :meth:`metadata`.
+        """Load the leaders of these partitions, and return the errors of partitions without a leader. Call this before
+        each request that goes to leaders. Raise the errors of :meth:`metadata`.
+
+        Each topic takes one request. Many topics take one request for the metadata of the whole cluster, and one more
+        for each topic that the answer lacks: it may be absent, or the login may not describe it.
 
         If a request needs an unknown leader, librdkafka 2.16 looks it up. If other metadata arrives at that moment, it
         uses memory that it has freed, and the process ends.
         """
-        wanted = list(partitions)
-        topics = {topic for topic, _ in wanted}
-        return partition_errors(self.metadata(timeout_s, doing, topics.pop() if len(topics) == 1 else None), wanted)
+        end, wanted = time.monotonic() + timeout_s, list(partitions)
+        topics, errors = {topic for topic, _ in wanted}, dict[TopicPartition, KafkaError]()
+        if len(topics) > _MOST_NAMED:
+            listed = self.metadata(timeout_s, doing)
+            errors, topics = partition_errors(listed, wanted), topics - listed.topics.keys()
+        for topic in topics:
+            listed = self.metadata(max(_POLL_S, end - time.monotonic()), doing, topic)
+            own = [where for where in wanted if where[0] == topic]
+            errors = {where: error for where, error in errors.items() if where[0] != topic}
+            errors |= partition_errors(listed, own)
+        return errors
+
+
+_MOST_NAMED: Final = 16
+"""Number of topics up to which each is asked for by its name. The metadata of a whole cluster may have many MB."""
 
 
 def partition_errors(listed: ClusterMetadata, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, KafkaError]:

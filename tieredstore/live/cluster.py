@@ -352,13 +352,7 @@ class LiveCluster(Closing):
         left of ``timeout_s``."""
         end = time.monotonic() + timeout_s
         for where, error in client.leader_errors(partitions, timeout_s, doing).items():
-            why: KafkaError | None = error
-            if error.code() == KafkaError._UNKNOWN_TOPIC:
-                # A list of all topics omits absent topics, and also topics that the login may not describe. If a
-                # request names the topic, the broker gives the reason.
-                why = client.leader_errors([where], max(_AGAIN_S, end - time.monotonic()), doing).get(where)
-            if why is not None:
-                raise self._name_absent(fault(why, f"{doing}, for {_name_of(where)}"), _name_of(where))
+            raise self._name_absent(fault(error, f"{doing}, for {_name_of(where)}"), _name_of(where))
         return max(_AGAIN_S, end - time.monotonic())
 
     def _one(self, ask: Callable[[float], Future[Answer]], doing: str) -> Answer:
