@@ -130,6 +130,15 @@ def test_both_requests_for_ends_share_the_time(monkeypatch: pytest.MonkeyPatch) 
     assert allowed == [10]
 
 
+def test_the_reason_why_no_partition_has_a_leader_is_named() -> None:
+    with (
+        mock_kafka() as mocked,
+        BrokerState({"bootstrap.servers": mocked.bootstrap_servers}, timeout_s=60) as state,
+        pytest.raises(BrokerUnavailableError, match=r"no leader of 1 partitions .*: Broker: Unknown topic"),
+    ):
+        state.ends([("absent", 0)], stable=False)
+
+
 def test_properties_that_cannot_be_used_are_refused_at_once() -> None:
     with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
         BrokerState({})

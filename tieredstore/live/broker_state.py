@@ -108,8 +108,10 @@ class BrokerState(Closing):
         if len(ends) < len(places):
             self._has_moved = True
         if not ends:
+            error = next(iter(leaderless.values()), None)
+            why = "" if error is None else f": {error.str()}"
             raise BrokerUnavailableError(
-                f"{self._servers}: no leader of {len(places)} partitions returned an end offset"
+                f"{self._servers}: no leader of {len(places)} partitions returned an end offset{why}"
             )
         return ends
 

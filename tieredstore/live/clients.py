@@ -239,7 +239,7 @@ class LiveAdmin(AdminClient):
         if len(topics) > _MOST_NAMED:
             listed = self.metadata(timeout_s, doing)
             errors, topics = partition_errors(listed, wanted), topics - listed.topics.keys()
-        for topic in topics:
+        for topic in sorted(topics):
             listed = self.metadata(max(_POLL_S, end - time.monotonic()), doing, topic)
             own = [where for where in wanted if where[0] == topic]
             errors = {where: error for where, error in errors.items() if where[0] != topic}

@@ -120,7 +120,8 @@ class BatchSettings(SettingsGroup):
     dedup_window_ms: Annotated[int, integer(1)] = Field(
         default=600000,
         alias="pubsub.dedup.window.ms",
-        description="Time in ms over which an effectively-once consumer recognizes repeated Messages.",
+        description="Time in ms, by the writers' clocks, over which an effectively-once consumer recognizes repeated "
+        "Messages.",
     )
     max_expanded_bytes: Annotated[int, integer(1048576, 1073741824)] = Field(
         default=268435456,
