@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal, TypeAlias, TypeVar, cast
-from urllib.parse import SplitResult, quote, unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import quote as percent_encode
 
 from tieredstore.errors import (
     ConfigError,
@@ -24,6 +25,7 @@ from tieredstore.errors import (
     SchemaNotFoundError,
     StoreError,
     excerpt,
+    quote,
     redact,
 )
 from tieredstore.format.json_object import Json
@@ -86,7 +88,7 @@ class RegistrySettings:
         unknown = sorted(set(given) - {"url", *_NAMES})
         if unknown:
             raise ConfigError(
-                f"{excerpt(unknown[0], 60)!r} is not a property of a schema registry; the properties are {_URL}, "
+                f"{quote(unknown[0])} is not a property of a schema registry; the properties are {_URL}, "
                 f"{', '.join(_NAMES)}"
             )
         addresses = [text for text in (part.strip() for part in given.get("url", "").split(",")) if text]
@@ -156,7 +158,9 @@ class SchemaRegistry(Closing):
 
     def latest(self, subject: str) -> AvroSchema:
         """Return a subject's latest schema. Values of the topic ``orders`` have the subject ``orders-value``."""
-        return self._schema(f"/subjects/{quote(subject, safe='')}/versions/latest", f"the subject {excerpt(subject)}")
+        return self._schema(
+            f"/subjects/{percent_encode(subject, safe='')}/versions/latest", f"the subject {excerpt(subject)}"
+        )
 
     def ask(
         self,
@@ -208,7 +212,9 @@ class SchemaRegistry(Closing):
                     f"{reading.what} of the registry refers to itself, or to more than {_MAX_REFERENCES} schemas"
                 )
             named = f"version {place[1]} of {excerpt(place[0])}"
-            referred = self._get(f"/subjects/{quote(place[0], safe='')}/versions/{place[1]}", named, reading.deadline)
+            referred = self._get(
+                f"/subjects/{percent_encode(place[0], safe='')}/versions/{place[1]}", named, reading.deadline
+            )
             text = _text_of(referred, named)
             reading.count(len(text))
             self._add_references(referred, named, reading, (*above, place))

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -234,16 +235,16 @@ class LiveAdmin(AdminClient):
         If a request needs an unknown leader, librdkafka 2.16 looks it up. If other metadata arrives at that moment, it
         uses memory that it has freed, and the process ends.
         """
-        end, wanted = time.monotonic() + timeout_s, list(partitions)
-        topics, errors = {topic for topic, _ in wanted}, dict[TopicPartition, KafkaError]()
-        if len(topics) > _MOST_NAMED:
-            listed = self.metadata(timeout_s, doing)
-            errors, topics = partition_errors(listed, wanted), topics - listed.topics.keys()
-        for topic in sorted(topics):
-            listed = self.metadata(max(_POLL_S, end - time.monotonic()), doing, topic)
-            own = [where for where in wanted if where[0] == topic]
-            errors = {where: error for where, error in errors.items() if where[0] != topic}
-            errors |= partition_errors(listed, own)
+        end, errors = time.monotonic() + timeout_s, dict[TopicPartition, KafkaError]()
+        by_topic: defaultdict[str, list[TopicPartition]] = defaultdict(list)
+        for where in partitions:
+            by_topic[where[0]].append(where)
+        whole = self.metadata(timeout_s, doing) if len(by_topic) > _MOST_NAMED else None
+        for topic, own in by_topic.items():
+            if whole is not None and topic in whole.topics:
+                errors |= partition_errors(whole, own)
+            else:
+                errors |= partition_errors(self.metadata(max(_POLL_S, end - time.monotonic()), doing, topic), own)
         return errors
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -132,9 +133,10 @@ def test_a_failure_is_counted_each_time_logged_once_and_stops_no_upload(
 def test_old_ones_are_deleted_after_a_new_one(
     uploaders: Callable[..., Uploader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expired: list[int] = []
+    expired: list[tuple[int, int]] = []
+    monkeypatch.setattr("tieredstore.uploader.hourly_snapshots.time", SimpleNamespace(time=lambda: 7.5))
     monkeypatch.setattr("tieredstore.uploader.hourly_snapshots.write_hourly", lambda *_: True)
-    monkeypatch.setattr(Snapshots, "expire", lambda _, age_ms, _now_ms: expired.append(age_ms))
+    monkeypatch.setattr(Snapshots, "expire", lambda _, age_ms, now_ms: expired.append((age_ms, now_ms)))
     hourly(uploaders(NOWHERE, **{"snapshots.retention.ms": "5000"})).write()
     hourly(uploaders(NOWHERE, **{"snapshots.retention.ms": "-1"})).write()
-    assert expired == [5000]
+    assert expired == [(5000, 7500)]
